@@ -1,0 +1,58 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help setup demo test check static format bench clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: $(VENV)/.dev  ## Create .venv with everything needed for development
+
+demo: $(VENV)/.run  ## Compare all schemes on a fleet of 100 clients: tables and figures
+	@mkdir -p demo
+	$(BIN)/fedpace example demo/clients.csv --force
+	$(BIN)/fedpace solve demo/clients.csv -k 10 --max-weight 1 --certify -o demo/q.csv --plot demo/q.png
+	$(BIN)/fedpace plan demo/clients.csv -k 10 --max-weight 1 --plot demo/plan.png
+
+test: $(VENV)/.dev  ## Run all tests, doctests and README blocks; sampling/ must be covered wholly
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=
+	$(BIN)/python -m coverage report
+	$(BIN)/python -m coverage report --include='src/fedpace/sampling/*,src/fedpace/profile.py' --fail-under=100
+
+static: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: static test  ## Format, lint, types, import contract, tests
+
+format: $(VENV)/.dev  ## Format and sort imports
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.bench  ## Run the benchmarks; results with ratios in benchmarks/README.md
+	$(BIN)/python benchmarks/solvers.py
+	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/import_time.py
+
+clean:  ## Remove the virtual environment and everything generated
+	rm -rf $(VENV) demo dist .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(VENV)/.run: requirements/run.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "fedpace needs Python 3.11 or newer; try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -r requirements/run.txt
+	$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.run
+	$(PIP) -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/.bench: requirements/bench.txt $(VENV)/.run
+	$(PIP) -r requirements/bench.txt
+	@touch $@

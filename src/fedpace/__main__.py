@@ -1,0 +1,5 @@
+"""`python -m fedpace` is `fedpace`."""
+
+from fedpace.cli import main
+
+main()

@@ -1,0 +1,317 @@
+"""The command line: reads arguments, calls the library, prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+import fedpace
+from fedpace.clients_file import Clients, read_clients, write_example, write_probabilities
+from fedpace.errors import InputError, MissingExtraError
+from fedpace.files import writable, write_text
+from fedpace.profile import positive_count
+from fedpace.sampling.design import Design, WithReplacement
+from fedpace.sampling.max_time import solve_max_time
+from fedpace.sampling.plan import Prediction, plan, scheme_named, usual_ks
+from fedpace.sampling.schemes import SCHEMES
+from fedpace.sampling.solution import Solution
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Choose which clients to draw, and reach a federated-learning target sooner.",
+    epilog="Start with:  fedpace example clients.csv  &&  fedpace solve clients.csv -k 10",
+)
+
+CLIENTS = typer.Argument(
+    help="CSV with columns samples (or weight), time in seconds, grad_norm; optionally client.",
+    show_default=False,
+)
+RATIO = typer.Option(
+    "--beta-over-alpha",
+    help="c = β/α of the convergence bound.",
+    show_default="(Σ p·G)²",
+)
+CAP = typer.Option(
+    "--max-weight",
+    help="Cap on the weight p/(Kq) of one draw; 1 keeps training stable.",
+    show_default="no cap",
+)
+JSON = typer.Option("--json", help="Print one JSON object instead of tables.")
+# A weight above this lets one draw move the model by more than the client's whole update.
+RISKY_WEIGHT = 1.0
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        print(fedpace.__version__)
+        raise typer.Exit
+
+
+@app.command("example", epilog="Example:  fedpace example clients.csv --clients 1000")
+def example_command(
+    file: Annotated[Path, typer.Argument(help="The file to write.")],
+    clients: Annotated[int, typer.Option(help="How many clients.")] = 100,
+    seed: Annotated[int, typer.Option(help="Same seed, same file.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+) -> None:
+    """Write a realistic clients file to try the other commands on."""
+    if file.exists() and not force:
+        raise InputError(f"{file}: is there already; choose another name or add --force")
+    write_example(file, positive_count("--clients", clients), np.random.default_rng(abs(seed)))
+    Console().print(
+        f"{file}: {clients:,} clients. Next: fedpace solve {file} -k 10", soft_wrap=True
+    )
+
+
+@app.command("solve", epilog="Example:  fedpace solve clients.csv -k 10 --max-weight 1 -o q.csv")
+def solve_command(
+    file: Annotated[Path, CLIENTS],
+    k: Annotated[int, typer.Option("-k", help="Clients drawn per round, K.")] = 10,
+    scheme: Annotated[str, typer.Option(help=f"One of: {', '.join(SCHEMES)}.")] = "optimal-max",
+    beta_over_alpha: Annotated[float | None, RATIO] = None,
+    max_weight: Annotated[float | None, CAP] = None,
+    certify: Annotated[
+        bool, typer.Option("--certify", help="Bound optimal-max's distance to the global optimum.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write the probabilities to this CSV.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw probabilities against time: .png, .pdf or .svg.")
+    ] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Find the probabilities that reach the target soonest, and compare all schemes."""
+    positive_count("-k", k)
+    scheme_named(scheme)
+    if scheme == "full" and (output or plot):
+        raise InputError("scheme 'full' draws everyone: it has no probabilities; choose another")
+    for path in filter(None, (output, plot)):
+        writable(path)
+    clients = read_clients(file, beta_over_alpha)
+    rows = list(_with_progress(clients, k, [k], max_weight, quiet=as_json))
+    design = next(row.design for row in rows if row.scheme == scheme)
+    if certify and isinstance(design, WithReplacement):
+        design, rows = _certified(clients, design, rows, scheme, max_weight)
+    if isinstance(design, WithReplacement):
+        if output:
+            write_probabilities(output, clients.names, design.q, clients.profile.weights, k)
+        if plot:
+            _plot_probabilities(clients, design, scheme, plot)
+    if as_json:
+        _print_json(_solve_record(clients, rows, design, scheme, k))
+    else:
+        _print_solve(clients, rows, design, scheme, k)
+        _print_written(output, plot)
+
+
+@app.command("plan", epilog="Example:  fedpace plan clients.csv -k 10 --max-weight 1")
+def plan_command(
+    file: Annotated[Path, CLIENTS],
+    k: Annotated[int, typer.Option("-k", help="The K in use now, at which c is known.")] = 10,
+    ks: Annotated[
+        str | None,
+        typer.Option("--ks", help="Values of K to compare.", show_default="1,2,5,10,… up to N"),
+    ] = None,
+    beta_over_alpha: Annotated[float | None, RATIO] = None,
+    max_weight: Annotated[float | None, CAP] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write the table to this CSV.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw predicted time against K: .png, .pdf or .svg.")
+    ] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Compare all schemes over the number of clients per round, and find the best."""
+    positive_count("-k", k)
+    wanted = None if ks is None else _parsed_ks(ks)
+    for path in filter(None, (output, plot)):
+        writable(path)
+    clients = read_clients(file, beta_over_alpha)
+    wanted = wanted or usual_ks(clients.profile.n, k)
+    rows = list(_with_progress(clients, k, wanted, max_weight, quiet=as_json))
+    best = min(rows, key=lambda row: row.relative_time)
+    if output:
+        write_text(output, _plan_csv(rows))
+    if plot:
+        from fedpace.report.figures import plan_figure, save
+
+        save(plan_figure(rows, k=k), plot)
+    if as_json:
+        _print_json({"k": k, "best": _row_record(best), "rows": [_row_record(r) for r in rows]})
+        return
+    from fedpace.report.tables import plan_tables
+
+    console = Console()
+    for table in plan_tables(rows, k=k):
+        console.print(table)
+    console.print(
+        f"Best (*): {best.scheme} with K = {best.k:,}, "
+        f"{best.relative_time:.3g} of the time of uniform with K = {k:,}."
+    )
+    _print_written(output, plot)
+
+
+def main() -> None:
+    """Run the command line; bad input is one line on standard error and status 2."""
+    try:
+        status = app(standalone_mode=False)
+        sys.stdout.flush()
+    except (InputError, MissingExtraError) as error:
+        _fail(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(130)
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        # Typer's usage errors: from the package click in some versions, from Typer in others.
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        _fail(message())
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"fedpace: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _with_progress(
+    clients: Clients, k: int, ks: list[int], max_weight: float | None, *, quiet: bool
+) -> Iterator[Prediction]:
+    """Predict every scheme for every K, with the time left on standard error."""
+    rows = plan(clients.profile, k, ks=ks, max_weight=max_weight)
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=quiet or not console.is_terminal,
+    ) as progress:
+        task = progress.add_task("schemes × K", total=len(ks) * len(SCHEMES))
+        for row in rows:
+            progress.advance(task)
+            yield row
+
+
+def _certified(
+    clients: Clients,
+    design: WithReplacement,
+    rows: list[Prediction],
+    scheme: str,
+    max_weight: float | None,
+) -> tuple[WithReplacement, list[Prediction]]:
+    if scheme != "optimal-max":
+        raise InputError("--certify is for the scheme 'optimal-max'; choose it or leave it out")
+    profile = clients.profile
+    solution = solve_max_time(
+        profile.weights,
+        profile.times,
+        profile.grad_norms,
+        profile.beta_over_alpha,
+        design.k,
+        max_weight,
+        certified=True,
+    )
+    return WithReplacement(solution.q, design.k, profile.weights, solution=solution), rows
+
+
+def _parsed_ks(text: str) -> list[int]:
+    try:
+        return sorted({positive_count("--ks", int(part)) for part in text.split(",")})
+    except InputError:
+        raise
+    except ValueError:
+        raise InputError(f"--ks must be integers, got '{text}'; write 5,10,20") from None
+
+
+def _print_solve(
+    clients: Clients, rows: list[Prediction], design: Design, scheme: str, k: int
+) -> None:
+    from fedpace.report.tables import clients_table, schemes_table
+
+    console = Console()
+    console.print(schemes_table(rows, k=k))
+    if not isinstance(design, WithReplacement):
+        return
+    console.print(clients_table(clients, design, scheme=scheme, show=5))
+    if design.solution is not None:
+        console.print(_how_sure(design.solution), highlight=False)
+    if design.largest_weight > RISKY_WEIGHT:
+        console.print(
+            f"Note: the largest weight is {design.largest_weight:.3g}; above 1 a single draw can "
+            "throw training off. --max-weight 1 prevents it."
+        )
+
+
+def _how_sure(solution: Solution) -> str:
+    return (
+        f"{solution.status} after {solution.iterations} iterations, residual "
+        f"{solution.residual:.1e}, at most {100 * solution.gap:.2g} % above the global optimum"
+    )
+
+
+def _plot_probabilities(clients: Clients, design: WithReplacement, scheme: str, path: Path) -> None:
+    from fedpace.report.figures import probabilities_figure, save
+
+    save(probabilities_figure(clients.profile, design.q, scheme=scheme, k=design.k), path)
+
+
+def _print_written(*paths: Path | None) -> None:
+    for path in filter(None, paths):
+        Console().print(f"Written: {path}", soft_wrap=True, highlight=False)
+
+
+def _row_record(row: Prediction) -> dict[str, Any]:
+    record = row._asdict()
+    del record["design"]
+    return record
+
+
+def _solve_record(
+    clients: Clients, rows: list[Prediction], design: Design, scheme: str, k: int
+) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "k": k,
+        "scheme": scheme,
+        "beta_over_alpha": clients.profile.beta_over_alpha,
+        "schemes": [_row_record(row) for row in rows],
+    }
+    if isinstance(design, WithReplacement):
+        if design.solution is not None:
+            fields = ("objective", "status", "iterations", "residual", "gap")
+            record["solution"] = {name: getattr(design.solution, name) for name in fields}
+        record["clients"] = list(clients.names)
+        record["q"] = design.q.tolist()
+    return record
+
+
+def _print_json(record: dict[str, Any]) -> None:
+    print(json.dumps(record))
+
+
+def _plan_csv(rows: Iterable[Prediction]) -> str:
+    records = [_row_record(row) for row in rows]
+    lines = [",".join(records[0]), *(",".join(map(str, each.values())) for each in records)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,213 @@
+"""A Profile on disk: one row per client.
+
+Columns `time` (seconds), `grad_norm`, and either `samples` or `weight`; optionally `client`.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.errors import InputError, nearest
+from fedpace.files import write_text
+from fedpace.profile import FloatArray, Profile
+
+NUMBERS = ("samples", "weight", "time", "grad_norm")
+COLUMNS = ("client", *NUMBERS)
+# A gradient norm of 0 has a meaning (see Profile.importance); no other column's 0 has.
+MAY_BE_ZERO = ("grad_norm",)
+REMEDY = {
+    "samples": "drop clients without data",
+    "weight": "drop clients without data",
+    "time": "measure a round of this client, in seconds",
+    "grad_norm": "use the mean over clients where it was not measured",
+}
+
+
+class Clients(NamedTuple):
+    """The names of the clients, in the order of the file, and what is known of them."""
+
+    names: Sequence[str]
+    profile: Profile
+
+
+def read_clients(path: Path, beta_over_alpha: float | None = None) -> Clients:
+    """Read a clients file; errors name the file, the row, the column, the value and a remedy."""
+    header, rows, lines = _read_table(path)
+    columns = _known_columns(path, header)
+    cells = dict(zip(header, zip(*rows, strict=True), strict=True))
+    numbers = {name: _numbers(path, name, cells[name], lines) for name in columns}
+    names = _names(path, cells.get("client"), lines)
+    share = numbers["samples"] if "samples" in numbers else numbers["weight"]
+    make = Profile.from_samples if "samples" in numbers else Profile
+    try:
+        profile = make(share, numbers["time"], numbers["grad_norm"], beta_over_alpha)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return Clients(names, profile)
+
+
+def write_probabilities(
+    path: Path, names: Sequence[str], q: FloatArray, weights: FloatArray, k: int
+) -> None:
+    """Write client, q and the aggregation weight p/(Kq) of one draw, one row per client."""
+    aggregation = weights / (k * q)
+    lines = [
+        f"{_quoted(name)},{probability!r},{weight!r}\n"
+        for name, probability, weight in zip(names, q.tolist(), aggregation.tolist(), strict=True)
+    ]
+    write_text(path, "client,q,aggregation_weight\n" + "".join(lines))
+
+
+def write_example(path: Path, n: int, rng: np.random.Generator) -> None:
+    """Write a fleet as one meets it: few clients with much data, and few that are very slow.
+
+    Sample counts follow a power law; gradient norms and device speeds are log-normal; a round
+    is 50 local steps at the device's speed plus a transfer at the link's.
+    """
+    samples = np.maximum((30 * (1 + rng.pareto(1.6, n))).astype(np.int64), 10)
+    grad_norms = rng.lognormal(mean=1.0, sigma=0.5, size=n)
+    computation = 0.5 * rng.lognormal(sigma=0.7, size=n)
+    transfer = 1.0 * rng.lognormal(sigma=1.0, size=n)
+    times = computation + transfer
+    digits = len(str(n - 1))
+    rows = [
+        f"phone-{i:0{digits}},{samples[i]},{times[i]:.4g},{grad_norms[i]:.4g}\n" for i in range(n)
+    ]
+    write_text(path, "client,samples,time,grad_norm\n" + "".join(rows))
+
+
+def _read_table(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
+    """Return the header, the rows that are not blank, and the line each row ends on."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(
+            f"{path}: no such file; 'fedpace example {path.name}' writes one to start from"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: not UTF-8 text (byte 0x{error.object[error.start]:02x} at offset "
+            f"{error.start}); save it as CSV in UTF-8"
+        ) from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}; give a CSV file") from None
+    first_line = text.split("\n", 1)[0]
+    delimiter = max(",;\t", key=first_line.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    try:
+        header = [name.strip().lower() for name in next(reader, [])]
+        for row in reader:
+            if len(row) != len(header):
+                if not any(cell.strip() for cell in row):
+                    continue
+                raise InputError(
+                    f"{path}: row {reader.line_num} has {len(row)} values, the header has "
+                    f"{len(header)}; give one value per column"
+                )
+            rows.append(row)
+            lines.append(reader.line_num)
+    except csv.Error as error:
+        raise InputError(
+            f"{path}: row {reader.line_num}: {error}; give plain comma-separated values"
+        ) from None
+    if not any(header):
+        raise InputError(f"{path}: is empty; the first row names the columns {_wanted()}")
+    if not rows:
+        raise InputError(f"{path}: has a header but no clients; give one row per client")
+    return header, rows, lines
+
+
+def _known_columns(path: Path, header: list[str]) -> list[str]:
+    """Return the numeric columns to read, or say which one is missing or given twice."""
+    for name in COLUMNS:
+        if header.count(name) > 1:
+            raise InputError(f"{path}: column '{name}' is there twice; keep one")
+    present = [name for name in NUMBERS if name in header]
+    if "samples" in present and "weight" in present:
+        raise InputError(f"{path}: columns 'samples' and 'weight' are both there; keep one of them")
+    missing = [name for name in ("time", "grad_norm") if name not in present]
+    if "samples" not in present and "weight" not in present:
+        missing.insert(0, "samples")
+    if missing:
+        name = missing[0]
+        label = "'samples' (or 'weight')" if name == "samples" else f"'{name}'"
+        others = [other for other in header if other and other not in COLUMNS]
+        hint = nearest(name, others) if others else f"the file needs {_wanted()}"
+        found = ", ".join(f"'{each}'" for each in header)
+        raise InputError(f"{path}: column {label} is missing, found {found}; {hint}")
+    return present
+
+
+def _numbers(path: Path, name: str, cells: Sequence[str], lines: list[int]) -> FloatArray:
+    """Convert a column, or say which cell is not a number that can be used."""
+    try:
+        values = np.array(cells, dtype=np.float64)
+    except ValueError:
+        at = next(i for i, cell in enumerate(cells) if not _is_number(cell))
+        remedy = (
+            "write decimals with a point" if _is_number(cells[at].replace(",", "."))
+            else f"{REMEDY[name]}, as a plain number"
+        )  # fmt: skip
+        raise _bad_cell(path, lines[at], name, cells[at], "is not a number", remedy) from None
+    _refuse_cells(path, name, cells, lines, ~np.isfinite(values), "is not a finite number")
+    _refuse_cells(path, name, cells, lines, values < 0, "is negative")
+    if name not in MAY_BE_ZERO:
+        _refuse_cells(path, name, cells, lines, values == 0, "is zero")
+    return values
+
+
+def _refuse_cells(
+    path: Path,
+    name: str,
+    cells: Sequence[str],
+    lines: list[int],
+    bad: NDArray[np.bool_],
+    problem: str,
+) -> None:
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise _bad_cell(path, lines[at], name, cells[at], problem, REMEDY[name])
+
+
+def _bad_cell(path: Path, line: int, name: str, cell: str, problem: str, remedy: str) -> InputError:
+    return InputError(f"{path}: row {line}, column '{name}': '{cell:.40}' {problem}; {remedy}")
+
+
+def _names(path: Path, cells: Sequence[str] | None, lines: list[int]) -> Sequence[str]:
+    if cells is None:
+        return [str(i) for i in range(len(lines))]
+    first: dict[str, int] = {}
+    for name, line in zip(cells, lines, strict=True):
+        if not name.strip():
+            raise _bad_cell(path, line, "client", name, "is no name", "name every client or none")
+        if first.setdefault(name, line) != line:
+            raise _bad_cell(
+                path, line, "client", name, f"is the client of row {first[name]} too",
+                "give each client one row",
+            )  # fmt: skip
+    return cells
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _quoted(name: str) -> str:
+    if any(character in name for character in ',"\r\n'):
+        return '"' + name.replace('"', '""') + '"'
+    return name
+
+
+def _wanted() -> str:
+    return "'samples' (or 'weight'), 'time' and 'grad_norm'"

@@ -1,0 +1,138 @@
+"""Figures, with Matplotlib; nothing global is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedpace.errors import InputError, MissingExtraError
+from fedpace.files import write_whole
+from fedpace.profile import FloatArray, Profile
+from fedpace.sampling.plan import Prediction
+
+if TYPE_CHECKING:
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+# More points than this only make one blob, and a vector file of a hundred megabytes.
+MOST_POINTS = 20_000
+# One colour per scheme, the same in every figure; from Okabe and Ito, told apart by all eyes.
+COLOURS = {
+    "full": "#000000",
+    "uniform": "#999999",
+    "weighted": "#56B4E9",
+    "statistical": "#009E73",
+    "optimal-mean": "#E69F00",
+    "optimal-max": "#D55E00",
+}
+
+
+def probabilities_figure(profile: Profile, q: FloatArray, *, scheme: str, k: int) -> Figure:
+    """Draw each client's probability against its time, coloured by its importance."""
+    figure = _figure(7.0, 4.5)
+    axes = figure.add_subplot()
+    shown = np.arange(profile.n)
+    note = ""
+    if profile.n > MOST_POINTS:
+        shown = np.random.default_rng(0).choice(profile.n, MOST_POINTS, replace=False)
+        note = f" ({MOST_POINTS:,} of them shown)"
+    importance = profile.importance
+    share = importance / importance.sum() * profile.n
+    # The most important last, on top.
+    shown = shown[np.argsort(share[shown])]
+    points = axes.scatter(
+        profile.times[shown],
+        q[shown],
+        c=share[shown],
+        norm="log",
+        cmap="viridis",
+        s=max(6.0, 36.0 * (100 / max(shown.size, 100)) ** 0.5),
+        edgecolors="none",
+        rasterized=shown.size > 2_000,
+    )
+    axes.axhline(1 / profile.n, color="0.5", linewidth=0.8, linestyle="--", zorder=0)
+    axes.annotate(
+        "uniform, 1/N",
+        xy=(1, 1 / profile.n),
+        xycoords=axes.get_yaxis_transform(),
+        xytext=(-4, 3),
+        textcoords="offset points",
+        ha="right",
+        color="0.4",
+        fontsize="small",
+    )
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="round time of the client, s",
+        ylabel="probability per draw, q",
+        title=f"{scheme}: {profile.n:,} clients{note}, {k:,} drawn per round",
+    )
+    _plain_numbers(axes.xaxis)
+    figure.colorbar(points, ax=axes, label="importance p·G, relative to the mean")
+    return figure
+
+
+def plan_figure(rows: Sequence[Prediction], *, k: int) -> Figure:
+    """Draw each scheme's predicted time against the number of clients per round."""
+    figure = _figure(7.0, 4.5)
+    axes = figure.add_subplot()
+    for scheme in dict.fromkeys(row.scheme for row in rows):
+        mine = [row for row in rows if row.scheme == scheme]
+        axes.plot(
+            [row.k for row in mine],
+            [row.relative_time for row in mine],
+            color=COLOURS[scheme],
+            label=scheme,
+            marker="o",
+            markersize=4,
+        )
+    best = min(rows, key=lambda row: row.relative_time)
+    axes.plot(best.k, best.relative_time, "*", color=COLOURS[best.scheme], markersize=16, zorder=5)
+    axes.axhline(1, color="0.7", linewidth=0.8, linestyle="--", zorder=0)
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="clients drawn per round, K",
+        ylabel=f"predicted time to the target\n(uniform with K = {k:,} is 1)",
+        title=f"Best (star): {best.scheme} with K = {best.k:,}, {best.relative_time:.3g}",
+    )
+    _plain_numbers(axes.xaxis)
+    _plain_numbers(axes.yaxis)
+    axes.grid(alpha=0.25)
+    axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the figure whole or not at all, in the format of the file's ending."""
+    formats = figure.canvas.get_supported_filetypes()
+    if path.suffix.lstrip(".").lower() not in formats:
+        raise InputError(
+            f"{path}: unknown kind of picture '{path.suffix}'; end the name in .png, .pdf or .svg"
+        )
+    write_whole(path, lambda temporary: figure.savefig(temporary, dpi=150))
+
+
+def _plain_numbers(axis: Axis) -> None:
+    """Label a logarithmic axis 0.5, 1, 2, 5, 10: powers of ten overlap on a short one."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    steps = (1.0, 2.0, 5.0) if high / low < 2_000 else (1.0,)
+    axis.set_major_locator(LogLocator(subs=steps))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _figure(width: float, height: float) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError(
+            "figures need Matplotlib; install it with: pip install 'fedpace[report]'"
+        ) from None
+    return Figure(figsize=(width, height), layout="constrained")

@@ -1,0 +1,1 @@
+"""Profile → Design → Draw: the mathematics, with numpy and scipy only."""

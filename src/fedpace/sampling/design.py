@@ -1,0 +1,151 @@
+"""A way to draw clients, and this round's draw with its aggregation weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpace.profile import (
+    FloatArray,
+    IntArray,
+    Profile,
+    positive_column,
+    positive_count,
+    probabilities,
+    refuse_first,
+)
+from fedpace.sampling.bound import variance_term
+from fedpace.sampling.round_time import expected_round_time
+from fedpace.sampling.solution import Solution
+
+
+class Draw(NamedTuple):
+    """One round's distinct clients, ascending, and the weights of their updates.
+
+    The aggregate is w + Σ_i weights_i (w_i − w), for every design. A client drawn m times
+    stands here once, with m times the weight.
+    """
+
+    clients: IntArray
+    weights: FloatArray
+
+
+class Design(Protocol):
+    """A way to draw whose aggregate is unbiased: E[Σ weights_i Δ_i] = Σ p_i Δ_i."""
+
+    def draw(self, rng: np.random.Generator) -> Draw:
+        """Draw the clients of one round."""
+
+    def expected_round_time(self, times: ArrayLike) -> float:
+        """Return the expected time of the slowest client drawn."""
+
+    def variance_term(self, profile: Profile) -> float:
+        """Return S, what sampling adds to the convergence bound."""
+
+    @property
+    def largest_weight(self) -> float:
+        """The largest weight that a single draw can give one client's update."""
+
+
+@dataclass(frozen=True, eq=False)
+class Everyone:
+    """Full participation: every client, every round, with its own weight p_i.
+
+    >>> Everyone([0.75, 0.25]).draw(np.random.default_rng(0))
+    Draw(clients=array([0, 1]), weights=array([0.75, 0.25]))
+    """
+
+    weights: FloatArray
+
+    def __init__(self, weights: ArrayLike) -> None:
+        object.__setattr__(self, "weights", positive_column("weights", weights))
+
+    def draw(self, rng: np.random.Generator) -> Draw:
+        """Return all clients; `rng` is not used."""
+        return Draw(np.arange(self.weights.size), self.weights)
+
+    def expected_round_time(self, times: ArrayLike) -> float:
+        """Return the time of the slowest client."""
+        return float(positive_column("times", times).max())
+
+    def variance_term(self, profile: Profile) -> float:
+        """Return 0: nothing is sampled."""
+        return 0.0
+
+    @property
+    def largest_weight(self) -> float:
+        """The largest p_i."""
+        return float(self.weights.max())
+
+
+@dataclass(frozen=True, eq=False)
+class WithReplacement:
+    """Draw K times with replacement from q, and weight by p_i / (K q_i) [Luo22, Lemma 1].
+
+    Parameters
+    ----------
+    q : array of N, > 0, sums to 1
+        Probabilities.
+    k : int ≥ 1
+        K, the number of draws.
+    weights : array of N
+        p_i.
+    solution : Solution, optional
+        How q was found, where a solver found it.
+
+    Examples
+    --------
+    >>> design = WithReplacement([0.5, 0.5], k=4, weights=[0.75, 0.25])
+    >>> design.draw(np.random.default_rng(1))
+    Draw(clients=array([0, 1]), weights=array([0.375, 0.375]))
+
+    One draw of the first client, weight 1 · 0.75/(4 · 0.5), three of the second.
+    """
+
+    q: FloatArray
+    k: int
+    weights: FloatArray
+    solution: Solution | None
+
+    def __init__(
+        self, q: ArrayLike, k: int, weights: ArrayLike, *, solution: Solution | None = None
+    ) -> None:
+        p = positive_column("weights", weights)
+        probability = probabilities(q, p.size)
+        refuse_first(
+            "q", probability, probability == 0, "be positive",
+            "a client that is never drawn leaves the model biased",
+        )  # fmt: skip
+        probability.setflags(write=False)
+        object.__setattr__(self, "q", probability)
+        object.__setattr__(self, "k", positive_count("k", k))
+        object.__setattr__(self, "weights", p)
+        object.__setattr__(self, "solution", solution)
+
+    @cached_property
+    def _cdf(self) -> FloatArray:
+        return np.cumsum(self.q)
+
+    def draw(self, rng: np.random.Generator) -> Draw:
+        """Draw K clients in O(K log N)."""
+        uniform = rng.random(self.k) * self._cdf[-1]
+        drawn = np.searchsorted(self._cdf, uniform, side="right")
+        clients, counts = np.unique(drawn, return_counts=True)
+        return Draw(clients, counts * self.weights[clients] / (self.k * self.q[clients]))
+
+    def expected_round_time(self, times: ArrayLike) -> float:
+        """Return the exact expected slowest of K draws."""
+        return expected_round_time(self.q, times, self.k)
+
+    def variance_term(self, profile: Profile) -> float:
+        """Return S(q)."""
+        return variance_term(self.q, profile.weights, profile.grad_norms)
+
+    @property
+    def largest_weight(self) -> float:
+        """The largest p_i / (K q_i)."""
+        return float((self.weights / (self.k * self.q)).max())

@@ -1,0 +1,217 @@
+"""P3, the paper's problem: minimise (Σ q_i t_i) (S(q) + c), exactly, by one scalar root.
+
+The proof that there is one stationary point, with and without floors, is in docs/method.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpace.profile import FloatArray, Profile, positive_count
+from fedpace.sampling.bound import variance_term
+from fedpace.sampling.solution import NOTHING_LEFT, Solution, residual, weight_floors
+
+# Of the logarithm of the unknown: a smaller step no longer changes q in float64.
+ROOT_TOLERANCE = 1e-14
+
+
+def solve_mean_time(
+    weights: ArrayLike,
+    times: ArrayLike,
+    grad_norms: ArrayLike,
+    beta_over_alpha: float | None = None,
+    max_weight: float | None = None,
+    k: int = 1,
+) -> Solution:
+    """Minimise the mean-time objective (Σ q_i t_i) (Σ p_i² G_i² / q_i + c) over the simplex.
+
+    The minimiser is q_i ∝ a_i / √(t_i − θ) with a_i = p_i G_i and θ the one root of
+
+        Σ a_i √(θ / (t_i − θ)) = √c,   0 ≤ θ < t_1.
+
+    Parameters
+    ----------
+    weights, times, grad_norms : arrays of N
+        p_i, t_i and G_i; see `Profile`, also for the stand-in where G_i = 0.
+    beta_over_alpha : float ≥ 0, optional
+        c = β/α; by default (Σ p_i G_i)².
+    max_weight : float ≥ 1/k, optional
+        Cap on the aggregation weight of one draw, p_i / (K q_i).
+    k : int ≥ 1
+        K, used by the cap only.
+
+    Examples
+    --------
+    With c = 0, q ∝ p_i G_i / √t_i [Luo22, Cor. 2]:
+
+    >>> solve_mean_time([0.5, 0.5], times=[1.0, 4.0], grad_norms=[1.0, 1.0],
+    ...                 beta_over_alpha=0.0).q.round(6)
+    array([0.666667, 0.333333])
+
+    Notes
+    -----
+    Differs from [Luo22, Alg. 2]: no convex solver inside a search over M = Σ q_i t_i,
+    because stationarity reduces to the equation above; the optimum is exact and global.
+    """
+    profile = Profile(weights, times, grad_norms, beta_over_alpha)
+    floors = weight_floors(profile, positive_count("k", k), max_weight)
+    importance, c = normalised(profile)
+    fastest = float(profile.times.min())
+    excess = (profile.times - fastest) / fastest
+    tilt = solve_tilt(importance, excess, c, floors)
+    excess += 1
+    mean_time = float(tilt.q @ profile.times)
+    variance = variance_term(tilt.q, profile.weights, profile.grad_norms)
+    return Solution(
+        q=tilt.q,
+        objective=mean_time * (variance + profile.beta_over_alpha),
+        status="converged",
+        iterations=tilt.evaluations,
+        residual=residual(tilt.q, importance, excess, c, floors),
+        gap=tilt.gap,
+    )
+
+
+def normalised(profile: Profile) -> tuple[FloatArray, float]:
+    """Return a_i / Σ a and c / (Σ a)²: the problem in units where S_0 = 1."""
+    importance = profile.importance
+    total = float(importance.sum())
+    importance /= total
+    return importance, profile.beta_over_alpha / total**2
+
+
+class Tilt(NamedTuple):
+    """A member of the family q_i = max(l_i, s a_i / √(x_i + u)), with x_i = t_i/t_1 − 1."""
+
+    q: FloatArray
+    evaluations: int
+    gap: float
+
+
+def solve_tilt(
+    importance: FloatArray, excess: FloatArray, c: float, floors: FloatArray | None = None
+) -> Tilt:
+    """Minimise (Σ q_i (1 + x_i)) (Σ a_i² / q_i + c) subject to q_i ≥ l_i.
+
+    Parameters
+    ----------
+    importance : array of N, > 0, sums to 1
+        a_i.
+    excess : array of N, ≥ 0, with a zero
+        x_i = t_i / t_1 − 1. Differences to the fastest come in as such: t_i − θ with
+        θ → t_1 would cancel. The unknown is u = 1 − θ/t_1.
+    c : float ≥ 0
+        In units of (Σ a)² = 1.
+    floors : array of N, optional
+        l_i.
+    """
+    unknown, evaluations = _free_root(importance, excess, c)
+    if floors is None:
+        q, scale = _free_member(importance, excess, unknown)
+    elif floors.sum() >= 1 - NOTHING_LEFT:
+        return Tilt(floors / floors.sum(), evaluations, 0.0)
+    else:
+        unknown, more = _floored_root(importance, excess, c, floors, math.log(unknown))
+        evaluations += more
+        q, scale = _floored_member(importance, excess, unknown, floors)
+    mean = 1 + float(q @ excess)
+    spread = float(importance @ (importance / q)) + c
+    # J as a function of M = Σ q t is convex left of the root of J′(M) = B − A/s², and the
+    # optimum has M ≥ t_1 and M ≤ J / (S_0 + c): so J′ bounds what is left to gain.
+    slope = abs(1 - mean / (scale * scale * spread))
+    return Tilt(q, evaluations, slope * max(1 - 1 / mean, spread / (1 + c) - 1, 0.0))
+
+
+def _free_root(importance: FloatArray, excess: FloatArray, c: float) -> tuple[float, int]:
+    """Solve Σ a_i √(r / (1 + x_i (1 + r))) = √c for r = θ/(t_1 − θ); return u = 1/(1 + r).
+
+    The left side rises with r, is at most √r and at least √r Σ_{x_i = 0} a_i: the bracket.
+    """
+    if c == 0:
+        return 1.0, 0
+    buffer = np.empty_like(excess)
+    half_log_c = math.log(c) / 2
+
+    def log_misfit(log_r: float) -> float:
+        r = math.exp(log_r)
+        np.multiply(excess, 1 + r, out=buffer)
+        np.add(buffer, 1, out=buffer)
+        np.divide(r, buffer, out=buffer)
+        np.sqrt(buffer, out=buffer)
+        return math.log(importance @ buffer) - half_log_c
+
+    fastest = float(importance[excess == 0].sum())
+    margin = 1e-6  # the ends are exact where times are equal, and rounding may miss them
+    low, high = 2 * half_log_c - margin, 2 * (half_log_c - math.log(fastest)) + margin
+    log_r, evaluations = _root(log_misfit, low, high)
+    return 1 / (1 + math.exp(log_r)), evaluations
+
+
+def _free_member(
+    importance: FloatArray, excess: FloatArray, unknown: float
+) -> tuple[FloatArray, float]:
+    q = importance / np.sqrt(excess + unknown)
+    scale = 1 / float(q.sum())
+    q *= scale
+    return q, scale
+
+
+def _floored_root(
+    importance: FloatArray, excess: FloatArray, c: float, floors: FloatArray, start: float
+) -> tuple[float, int]:
+    """Solve s² = A / (S + c) along the floored family; u may exceed 1 (θ < 0) here."""
+    seen = 0
+
+    def log_misfit(log_u: float) -> float:
+        nonlocal seen
+        seen += 1
+        q, scale = _floored_member(importance, excess, math.exp(log_u), floors)
+        spread = float(importance @ (importance / q)) + c
+        return math.log((1 + float(q @ excess)) / spread) - 2 * math.log(scale)
+
+    # Positive for small u, negative for large: step out from the free root until they differ.
+    direction = 1.0 if log_misfit(start) > 0 else -1.0
+    step, end = 1.0, start + direction
+    while log_misfit(end) * direction > 0:
+        start, step = end, 2 * step
+        end = start + direction * step
+    log_u, _ = _root(log_misfit, min(start, end), max(start, end))
+    return math.exp(log_u), seen
+
+
+def _floored_member(
+    importance: FloatArray, excess: FloatArray, unknown: float, floors: FloatArray
+) -> tuple[FloatArray, float]:
+    """Return q = max(l, s b), b = a / √(x + u), with s such that Σ q = 1.
+
+    Newton's method on a convex piecewise linear function, from the right: s falls, clients
+    only ever join the floored ones, and it ends after as many steps as that happens.
+    """
+    shape = importance / np.sqrt(excess + unknown)
+    scale = 1 / float(shape.sum())
+    floored = shape * scale < floors
+    count = int(floored.sum())
+    while count:
+        free = ~floored
+        scale = (1 - float(floors[floored].sum())) / float(shape[free].sum())
+        floored = shape * scale < floors
+        if int(floored.sum()) == count:
+            break
+        count = int(floored.sum())
+    shape *= scale
+    return np.maximum(shape, floors, out=shape), scale
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> tuple[float, int]:
+    # Imported on first use: scipy.optimize alone takes longer to import than all of fedpace.
+    from scipy.optimize import brentq
+
+    root, details = brentq(
+        function, low, high, xtol=ROOT_TOLERANCE, rtol=ROOT_TOLERANCE, full_output=True
+    )
+    return float(root), int(details.function_calls)

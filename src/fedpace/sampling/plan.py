@@ -1,0 +1,112 @@
+"""What each scheme is predicted to cost, for one K or for many."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from fedpace.errors import InputError, nearest
+from fedpace.profile import Profile, positive_count
+from fedpace.sampling.design import Design
+from fedpace.sampling.schemes import SCHEMES, Scheme
+
+
+class Prediction(NamedTuple):
+    """One scheme with one K.
+
+    `relative_time` is the predicted time to the target over that of uniform sampling with
+    the reference K.
+    """
+
+    scheme: str
+    k: int
+    design: Design
+    round_time: float
+    variance_term: float
+    largest_weight: float
+    relative_time: float
+
+
+def plan(
+    profile: Profile,
+    k: int,
+    *,
+    ks: Iterable[int] | None = None,
+    schemes: Sequence[str] = tuple(SCHEMES),
+    max_weight: float | None = None,
+) -> Iterator[Prediction]:
+    """Yield the predicted cost of every scheme for every K.
+
+    The bound reaches ε after R = α (S(q) + β/α) / ε rounds, and α ∝ 1/K [Luo22, Thm. 1]. So
+    for another K than the one at which c = β/α is known, c(K) = c · K/k, and the time is
+    T (S + c(K)) / K up to a constant.
+
+    Parameters
+    ----------
+    profile : Profile
+        The fleet; its `beta_over_alpha` is taken to hold for K = `k`.
+    k : int ≥ 1
+        The reference K.
+    ks : integers ≥ 1, optional
+        The values of K to look at; by default only `k`.
+    schemes : names in SCHEMES
+        In the order in which they are wanted.
+    max_weight : float, optional
+        Cap on p_i / (K q_i). A K for which it is below 1/K gets no cap tighter than 1/K.
+
+    Examples
+    --------
+    >>> fleet = Profile(weights=[0.5, 0.5], times=[1.0, 4.0], grad_norms=[1.0, 1.0])
+    >>> for row in plan(fleet, k=2, schemes=["full", "uniform"]):
+    ...     print(row.scheme, row.round_time, row.variance_term, round(row.relative_time, 3))
+    full 4.0 0.0 0.615
+    uniform 3.25 1.0 1.0
+    """
+    k = positive_count("k", k)
+    reference = _time_times_alpha(profile, SCHEMES["uniform"](profile, k), k)[0]
+    for each in (k,) if ks is None else ks:
+        at = _at(profile, k, positive_count("k", each))
+        cap = None if max_weight is None else max(max_weight, 1 / each)
+        for name in schemes:
+            design = scheme_named(name)(at, each, max_weight=cap)
+            cost, round_time, variance = _time_times_alpha(at, design, each)
+            yield Prediction(
+                scheme=name,
+                k=each,
+                design=design,
+                round_time=round_time,
+                variance_term=variance,
+                largest_weight=design.largest_weight,
+                relative_time=cost / reference,
+            )
+
+
+def scheme_named(name: str) -> Scheme:
+    """Return the scheme of that name, or say which name was meant."""
+    if name not in SCHEMES:
+        raise InputError(f"scheme must be a known name, got '{name}'; {nearest(name, SCHEMES)}")
+    return SCHEMES[name]
+
+
+def usual_ks(n: int, k: int) -> list[int]:
+    """Return 1, 2, 5, 10, 20, … up to N, with N and the reference K among them.
+
+    >>> usual_ks(40, k=4)
+    [1, 2, 4, 5, 10, 20, 40]
+    """
+    steps = (digit * 10**power for power in range(len(str(n))) for digit in (1, 2, 5))
+    return sorted({k, n, *(step for step in steps if step < n)})
+
+
+def _at(profile: Profile, k: int, other: int) -> Profile:
+    return Profile(
+        profile.weights,
+        profile.times,
+        profile.grad_norms,
+        profile.beta_over_alpha * other / k,
+    )
+
+
+def _time_times_alpha(profile: Profile, design: Design, k: int) -> tuple[float, float, float]:
+    """Return T (S + c) / K, T and S."""
+    round_time = design.expected_round_time(profile.times)
+    variance = design.variance_term(profile)
+    return round_time * (variance + profile.beta_over_alpha) / k, round_time, variance

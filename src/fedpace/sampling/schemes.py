@@ -1,0 +1,84 @@
+"""Profile → Design: the six schemes that are compared."""
+
+from typing import Protocol
+
+import numpy as np
+
+from fedpace.profile import Profile, positive_count
+from fedpace.sampling.design import Design, Everyone, WithReplacement
+from fedpace.sampling.max_time import solve_max_time
+from fedpace.sampling.mean_time import solve_mean_time
+
+
+class Scheme(Protocol):
+    """A function from what is known of the fleet to a way to draw."""
+
+    def __call__(self, profile: Profile, k: int, *, max_weight: float | None = None) -> Design:
+        """Return the design for K = `k` draws a round.
+
+        `max_weight` caps p_i / (K q_i); schemes with nothing to choose take no notice.
+        """
+
+
+def full(profile: Profile, k: int, *, max_weight: float | None = None) -> Design:
+    """Everyone takes part in every round; `k` is not used."""
+    return Everyone(profile.weights)
+
+
+def uniform(profile: Profile, k: int, *, max_weight: float | None = None) -> Design:
+    """q_i = 1/N."""
+    return WithReplacement(np.full(profile.n, 1 / profile.n), k, profile.weights)
+
+
+def weighted(profile: Profile, k: int, *, max_weight: float | None = None) -> Design:
+    """q_i = p_i: every draw weighs 1/K."""
+    return WithReplacement(profile.weights, k, profile.weights)
+
+
+def statistical(profile: Profile, k: int, *, max_weight: float | None = None) -> Design:
+    """q_i ∝ p_i G_i: the fewest rounds, whatever they last [Luo22, Cor. 1]."""
+    solution = solve_mean_time(
+        profile.weights,
+        np.ones(profile.n),  # equal times
+        profile.grad_norms,
+        profile.beta_over_alpha,
+        max_weight=max_weight,
+        k=positive_count("k", k),
+    )
+    return WithReplacement(solution.q, k, profile.weights, solution=solution)
+
+
+def optimal_mean(profile: Profile, k: int, *, max_weight: float | None = None) -> Design:
+    """Least predicted time with the mean-time surrogate: the paper's scheme [Luo22, P3]."""
+    solution = solve_mean_time(
+        profile.weights,
+        profile.times,
+        profile.grad_norms,
+        profile.beta_over_alpha,
+        max_weight=max_weight,
+        k=positive_count("k", k),
+    )
+    return WithReplacement(solution.q, k, profile.weights, solution=solution)
+
+
+def optimal_max(profile: Profile, k: int, *, max_weight: float | None = None) -> Design:
+    """Least predicted time with the exact expected round time [Luo22, P2]."""
+    solution = solve_max_time(
+        profile.weights,
+        profile.times,
+        profile.grad_norms,
+        profile.beta_over_alpha,
+        k,
+        max_weight=max_weight,
+    )
+    return WithReplacement(solution.q, k, profile.weights, solution=solution)
+
+
+SCHEMES: dict[str, Scheme] = {
+    "full": full,
+    "uniform": uniform,
+    "weighted": weighted,
+    "statistical": statistical,
+    "optimal-mean": optimal_mean,
+    "optimal-max": optimal_max,
+}

@@ -1,0 +1,83 @@
+"""What a solver returns."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from fedpace.errors import InputError
+from fedpace.profile import FloatArray, Profile
+
+Status: TypeAlias = Literal["converged", "iteration-limit"]
+
+# Floors that leave less than this to distribute leave nothing: q = p.
+NOTHING_LEFT = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Hold the probabilities that minimise a predicted time, and how sure that is.
+
+    Attributes
+    ----------
+    q : array of N
+        Probabilities: positive, sum to 1, and with `max_weight` at least p_i / (K w_max).
+    objective : float
+        Predicted time T (S + c), in seconds times the unit of S; its ratios matter.
+    status : "converged" or "iteration-limit"
+        With "iteration-limit" q is valid and the best found, but `residual` is not small.
+    iterations : int
+        Evaluations of the scalar equation (mean time), or majorise–minimise steps (max time).
+    residual : float
+        Σ_i q_i |∂ log J/∂q_i − λ|: changing every probability by up to a factor 1 ± δ
+        lowers the objective by no more than the fraction residual · δ, to first order.
+    gap : float
+        The objective is proven to be at most (1 + gap) times the global minimum.
+    """
+
+    q: FloatArray
+    objective: float
+    status: Status
+    iterations: int
+    residual: float
+    gap: float
+
+
+def weight_floors(profile: Profile, k: int, max_weight: float | None) -> FloatArray | None:
+    """Return the least probabilities p_i / (K w_max) that keep p_i / (K q_i) ≤ w_max."""
+    if max_weight is None:
+        return None
+    if not max_weight >= (1 - NOTHING_LEFT) / k:
+        raise InputError(
+            f"max_weight must be at least 1/k = {1 / k:g}, got {max_weight:g}; "
+            "the weights of K clients sum to 1 on average"
+        )
+    return profile.weights / (k * max_weight)
+
+
+def residual(
+    q: FloatArray,
+    importance: FloatArray,
+    relative_times: FloatArray,
+    c: float,
+    floors: FloatArray | None,
+) -> float:
+    """Return the first-order optimality residual of A (S + c), A = Σ q_i times_i.
+
+    A client at its floor counts only as far as it would rather have more.
+    """
+    ratio = importance / q
+    spread = float(ratio @ importance) + c
+    ratio *= ratio
+    ratio /= -spread
+    ratio += relative_times / float(q @ relative_times)
+    if floors is None:
+        ratio -= float(q @ ratio)
+        return float(q @ np.abs(ratio, out=ratio))
+    free = q > floors * (1 + NOTHING_LEFT)
+    if not free.any():
+        return 0.0
+    ratio -= float(q[free] @ ratio[free]) / float(q[free].sum())
+    blocked = ~free & (ratio > 0)
+    ratio[blocked] = 0
+    return float(q @ np.abs(ratio, out=ratio))
