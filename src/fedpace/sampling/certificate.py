@@ -83,7 +83,7 @@ class _Chain(NamedTuple):
 
 
 def _merge(times: FloatArray, round_time: float) -> IntArray:
-    """Give numbers to groups of clients whose times differ by less than a share of the round time."""
+    """Give a number to each group of clients with neighbouring times."""
     width = FINEST_MERGE
     while True:
         # log(1 + t/T) is linear in t below T and logarithmic above: absolute, then relative.

@@ -64,11 +64,11 @@ def solve_max_time(
     ...                beta_over_alpha=0.0, k=1).q.round(6)
     array([0.666667, 0.333333])
 
-    More draws hit the slow client sooner or later, and avoiding it costs more rounds:
+    With ten draws a round almost surely meets the slow client, so avoiding it hardly helps:
 
     >>> solve_max_time([0.5, 0.5], times=[1.0, 4.0], grad_norms=[1.0, 1.0],
     ...                beta_over_alpha=0.0, k=10).q.round(2)
-    array([0.52, 0.48])
+    array([0.5, 0.5])
 
     Notes
     -----
