@@ -5,7 +5,7 @@ from typing import Protocol
 import numpy as np
 
 from fedpace.profile import Profile, positive_count
-from fedpace.sampling.design import Design, Everyone, WithReplacement
+from fedpace.sampling.design import Design, Everyone, Published, WithReplacement
 from fedpace.sampling.max_time import solve_max_time
 from fedpace.sampling.mean_time import solve_mean_time
 
@@ -74,6 +74,11 @@ def optimal_max(profile: Profile, k: int, *, max_weight: float | None = None) ->
     return WithReplacement(solution.q, k, profile.weights, solution=solution)
 
 
+def uniform_published(profile: Profile, k: int, *, max_weight: float | None = None) -> Design:
+    """Uniform sampling without replacement, as in the paper's published code; biased."""
+    return Published(k, profile.weights)
+
+
 SCHEMES: dict[str, Scheme] = {
     "full": full,
     "uniform": uniform,
@@ -82,3 +87,6 @@ SCHEMES: dict[str, Scheme] = {
     "optimal-mean": optimal_mean,
     "optimal-max": optimal_max,
 }
+
+# Not among the schemes that are compared by default.
+VARIANTS: dict[str, Scheme] = {"uniform-published": uniform_published}

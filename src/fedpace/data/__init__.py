@@ -1,0 +1,1 @@
+"""WHAT clients hold."""

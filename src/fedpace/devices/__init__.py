@@ -1,0 +1,1 @@
+"""HOW FAST clients are."""

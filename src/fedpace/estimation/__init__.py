@@ -1,0 +1,1 @@
+"""History → Profile: what the server learns while it trains."""

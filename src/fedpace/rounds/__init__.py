@@ -1,0 +1,1 @@
+"""THE loop: draw, run, aggregate, record."""

@@ -1,0 +1,124 @@
+"""The simulator: all drawn clients train at once, on stacked arrays; time is simulated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.data.shards import Split
+from fedpace.devices.round_times import RoundTimes
+from fedpace.models.model import Model
+from fedpace.profile import FloatArray, IntArray
+from fedpace.rounds.backend import Evaluation, Reply
+from fedpace.sampling.design import Draw
+from fedpace.seeds import Seeds
+
+
+@dataclass(frozen=True, eq=False)
+class Simulator:
+    """Train drawn clients by local SGD; a round costs what its draw costs, not O(N).
+
+    Parameters
+    ----------
+    data : Split
+        What clients hold.
+    model : Model
+        What they train.
+    times : RoundTimes
+        How long each takes, in simulated seconds.
+    seeds : Seeds
+        The batches of a client in a round depend on these alone, not on who else is drawn.
+    local_steps, batch : int ≥ 1
+        E, and the samples per step, drawn with replacement.
+    weight_decay : float ≥ 0
+        λ; each step adds λ w to the gradient.
+    clip : float > 0, optional
+        Gradients longer than this are scaled down to it.
+    """
+
+    data: Split
+    model: Model
+    times: RoundTimes
+    seeds: Seeds
+    local_steps: int = 50
+    batch: int = 24
+    weight_decay: float = 0.0
+    clip: float | None = None
+
+    @cached_property
+    def weights(self) -> FloatArray:
+        """p_i = n_i / Σ n."""
+        return self.data.train.sizes / self.data.train.sizes.sum()
+
+    @property
+    def usual_times(self) -> FloatArray:
+        """t_i without noise and drift."""
+        return self.times.usual
+
+    def initial(self) -> FloatArray:
+        """Return the model's initial parameters."""
+        return self.model.initial(self.seeds.stream("init"))
+
+    def run(
+        self, parameters: FloatArray, draw: Draw, *, round_index: int, learning_rate: float
+    ) -> Reply:
+        """Run E local steps of every drawn client."""
+        clients = draw.clients
+        rows = self._batches(round_index, clients)
+        local = np.tile(parameters, (clients.size, 1))
+        gradient = np.empty_like(local)
+        squares = np.zeros(clients.size)
+        rates = learning_rate * np.ones((clients.size, 1))
+        if draw.rates is not None:
+            rates *= draw.rates[:, None]
+        for step in range(self.local_steps):
+            x = self._train_x.take(rows[:, step], axis=0)
+            y = self.data.train.y.take(rows[:, step])
+            self.model.gradients(local, x, y, gradient)
+            norms = np.einsum("ij,ij->i", gradient, gradient)
+            squares += norms
+            self._descend(local, gradient, norms, rates)
+        return Reply(
+            clients,
+            local - parameters,
+            self.times.at(round_index, clients),
+            np.sqrt(squares / self.local_steps),
+        )
+
+    def evaluate(self, parameters: FloatArray) -> Evaluation:
+        """Return the mean loss over all training samples and the accuracy on all held out."""
+        loss, _ = self.model.evaluate(parameters, self._train_x, self.data.train.y)
+        _, right = self.model.evaluate(parameters, self._test_x, self.data.test.y)
+        return Evaluation(float(loss.mean()), float(right.mean()))
+
+    def _descend(
+        self, local: FloatArray, gradient: FloatArray, norms: FloatArray, rates: FloatArray
+    ) -> None:
+        if self.clip is not None:
+            gradient *= np.minimum(1, self.clip / np.sqrt(np.maximum(norms, 1e-300)))[:, None]
+        if self.weight_decay:
+            gradient += self.weight_decay * local
+        gradient *= rates
+        local -= gradient
+
+    def _batches(self, round_index: int, clients: IntArray) -> NDArray[np.int64]:
+        """Return the rows of x that each client uses in each step, (m, E, batch)."""
+        sizes = self.data.train.sizes
+        shape = (self.local_steps, self.batch)
+        rows = np.empty((clients.size, *shape), dtype=np.int64)
+        for i, client in enumerate(clients.tolist()):
+            rng = self.seeds.stream("batch", round_index, client)
+            rows[i] = rng.integers(sizes[client], size=shape)
+        rows += self.data.train.offsets[clients][:, None, None]
+        return rows
+
+    @cached_property
+    def _train_x(self) -> FloatArray:
+        return self.model.prepared(self.data.train.x)
+
+    @cached_property
+    def _test_x(self) -> FloatArray:
+        return self.model.prepared(self.data.test.x)

@@ -1,0 +1,1 @@
+"""Setup × schemes × seeds, from TOML."""

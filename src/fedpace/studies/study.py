@@ -1,0 +1,188 @@
+"""A study: what is trained on what, until when, and what the paper reports for it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from fedpace.errors import InputError, nearest
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DataSection(_Section):
+    """What clients hold.
+
+    `seed` fixes one draw of the data for all runs; without it every run draws its own.
+    """
+
+    kind: Literal["synthetic"]
+    alpha: float = Field(1.0, ge=0)
+    beta: float = Field(1.0, ge=0)
+    features: Count = 60
+    classes: Annotated[int, Field(ge=2)] = 10
+    sizes: Literal["paper", "power-law"] = "paper"
+    clients: Count = 100
+    samples: Count = 20509
+    exponent: Positive = 1.5
+    smallest: Count = 46
+    test_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    seed: int | None = Field(None, ge=0)
+
+
+class ModelSection(_Section):
+    """What they train."""
+
+    kind: Literal["logistic"] = "logistic"
+
+
+class DevicesSection(_Section):
+    """How fast they are: see fedpace.devices."""
+
+    times: str = "exponential:1"
+    noise: float = Field(0.0, ge=0)
+    drift: float = Field(0.0, ge=0)
+    period: Positive = 100.0
+    busy: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    busy_factor: Annotated[float, Field(ge=1)] = 10.0
+
+
+class TrainingSection(_Section):
+    """How they train. `schedule` is inverse:RATE, constant:RATE or bound:MU:GAMMA."""
+
+    k: Count = 10
+    local_steps: Count = 50
+    batch: Count = 24
+    schedule: str = "inverse:0.1"
+    weight_decay: float = Field(0.0, ge=0)
+    clip: Positive | None = None
+
+
+class SamplingSection(_Section):
+    """What the optimising schemes may do.
+
+    `c_over_s0` sets c = β/α in units of S_0 = (Σ p_i G_i)²; without it c is estimated. `oracle`
+    gives the gradient norms of a whole earlier run instead of pilots.
+    """
+
+    max_weight: Positive | None = None
+    c_over_s0: Annotated[float, Field(ge=0)] | None = None
+    oracle: bool = False
+
+
+class PilotsSection(_Section):
+    """Until when the two pilots of Algorithm 2 run."""
+
+    thresholds: tuple[float, ...] = Field(min_length=1)
+    rounds: Count
+
+
+class StopSection(_Section):
+    """When a run ends: whichever comes first."""
+
+    loss: float | None = None
+    accuracy: float | None = None
+    rounds: Count | None = None
+    seconds: Positive | None = None
+
+
+class Study(_Section):
+    """A setup, validated; `paper` holds the paper's seconds to the target, by scheme."""
+
+    name: str
+    title: str
+    data: DataSection
+    model: ModelSection = ModelSection()
+    devices: DevicesSection = DevicesSection()
+    training: TrainingSection = TrainingSection()
+    sampling: SamplingSection = SamplingSection()
+    pilots: PilotsSection
+    stop: StopSection
+    paper: dict[str, float] = {}
+
+
+def load_study(name_or_path: str, overrides: Iterable[str] = ()) -> Study:
+    """Read a setup that comes with fedpace, or a TOML file, and apply `section.field=value`.
+
+    >>> load_study("simulation-1", ["training.k=5"]).training.k
+    5
+    """
+    text, origin = _text_of(name_or_path)
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{origin}: is not TOML: {error}; see the setups in fedpace") from None
+    for override in overrides:
+        _apply(values, override)
+    try:
+        return Study.model_validate(values)
+    except ValidationError as error:
+        raise InputError(f"{origin}: {_first_problem(error.errors()[0], values)}") from None
+
+
+def setups() -> list[str]:
+    """Return the names of the setups that come with fedpace."""
+    folder = resources.files("fedpace.studies") / "setups"
+    return sorted(
+        Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith("toml")
+    )
+
+
+def _text_of(name_or_path: str) -> tuple[str, str]:
+    if name_or_path.endswith(".toml"):
+        try:
+            return Path(name_or_path).read_text(encoding="utf-8"), name_or_path
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{name_or_path}: cannot be read: {error}; give a TOML file") from None
+    if name_or_path not in setups():
+        raise InputError(
+            f"setup must be a known name or a .toml file, got '{name_or_path}'; "
+            f"{nearest(name_or_path, setups())}"
+        )
+    setup = resources.files("fedpace.studies") / "setups" / f"{name_or_path}.toml"
+    return setup.read_text(encoding="utf-8"), name_or_path
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    """Set one field from `section.field=value`, the value written as in TOML or as plain text."""
+    key, equals, text = override.partition("=")
+    *sections, field = key.strip().split(".")
+    if not equals or not field:
+        raise InputError(f"--set must be section.field=value, got '{override}'; see training.k=5")
+    for section in sections:
+        values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            raise InputError(f"--set: '{section}' in '{override}' is no section; see the setup")
+    if text.strip() == "none":
+        values.pop(field, None)
+        return
+    try:
+        values[field] = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        values[field] = text.strip()
+
+
+def _first_problem(error: ErrorDetails, values: dict[str, Any]) -> str:
+    """Say what is wrong with which field, its value and the nearest known field."""
+    path = [str(part) for part in error["loc"]]
+    field = ".".join(path)
+    if error["type"] == "extra_forbidden":
+        section: Any = Study
+        for part in path[:-1]:
+            section = section.model_fields[part].annotation
+        hint = nearest(path[-1], section.model_fields)
+        return f"'{field}' is not a known field; {hint}"
+    if error["type"] == "missing":
+        return f"'{field}' is missing; see the setups that come with fedpace"
+    return f"'{field}' is {error['input']!r}; {error['msg'][0].lower()}{error['msg'][1:]}"
