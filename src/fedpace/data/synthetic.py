@@ -8,16 +8,13 @@ from numpy.typing import NDArray
 from fedpace.data.shards import Shards, Split
 
 # Client sizes of the paper's first simulation; they sum to 20,509.
-PAPER_SIZES = tuple(
-    map(
-        int,
-        "236 56 512 69 51 161 931 57 46 125 54 77 88 84 147 191 94 69 52 192 46 47 87 382 236 192 "
-        "125 46 361 57 90 213 58 76 79 136 73 252 53 442 1622 52 102 808 146 60 2012 322 61 47 "
-        "423 92 243 116 93 92 559 46 282 72 82 51 47 55 55 50 234 60 65 95 51 107 650 107 235 98 "
-        "114 176 199 81 1134 61 112 49 78 118 128 68 606 96 54 144 339 253 330 59 61 63 372 "
-        "179".split(),
-    )
-)
+PAPER_SIZES = (
+    236, 56, 512, 69, 51, 161, 931, 57, 46, 125, 54, 77, 88, 84, 147, 191, 94, 69, 52, 192, 46,
+    47, 87, 382, 236, 192, 125, 46, 361, 57, 90, 213, 58, 76, 79, 136, 73, 252, 53, 442, 1622, 52,
+    102, 808, 146, 60, 2012, 322, 61, 47, 423, 92, 243, 116, 93, 92, 559, 46, 282, 72, 82, 51, 47,
+    55, 55, 50, 234, 60, 65, 95, 51, 107, 650, 107, 235, 98, 114, 176, 199, 81, 1134, 61, 112, 49,
+    78, 118, 128, 68, 606, 96, 54, 144, 339, 253, 330, 59, 61, 63, 372, 179,
+)  # fmt: skip
 
 
 def synthetic(
@@ -40,6 +37,12 @@ def synthetic(
     ----------
     sizes : array of N
         Training samples per client.
+    rng : Generator
+        The stream of the data.
+    alpha, beta : float ≥ 0
+        How much models and inputs differ between clients.
+    features, classes : int
+        Entries of x, and values of y.
     test_share : float
         Share of a client's samples that is held out: sizes are a (1 − test_share) part.
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedpace.errors import InputError, nearest
 from fedpace.profile import FloatArray, positive_column
 
-# name: (parameters, their default values as text)
+# What each distribution wants after its name.
 DISTRIBUTIONS = {
     "constant": "seconds",
     "uniform": "low:high",
@@ -33,6 +33,8 @@ def usual_times(spec: str, sizes: NDArray[np.int64], rng: np.random.Generator) -
         The distribution and its parameters, in seconds.
     sizes : array of N
         Samples per client.
+    rng : Generator
+        The stream of the times.
 
     Examples
     --------

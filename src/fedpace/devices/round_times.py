@@ -92,7 +92,8 @@ class Varying:
     def at(self, round_index: int, clients: IntArray) -> FloatArray:
         """Return this round's times of these clients only: O(K), not O(N)."""
         factors = np.array([self._factor(round_index, int(client)) for client in clients])
-        return self.usual[clients] * factors
+        times: FloatArray = self.usual[clients] * factors
+        return times
 
     def _factor(self, round_index: int, client: int) -> float:
         rng = self.seeds.stream("time", round_index, client)

@@ -72,7 +72,7 @@ def train(
                 draw.weights,
                 reply.seconds,
                 reply.grad_norms,
-            )  # fmt: skip
+            )
         )
         if reason := stop.reason(rows[-1]):
             return State(parameters, index, seconds, reason), rows

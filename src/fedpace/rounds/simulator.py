@@ -51,7 +51,9 @@ class Simulator:
     @cached_property
     def weights(self) -> FloatArray:
         """p_i = n_i / Σ n."""
-        return self.data.train.sizes / self.data.train.sizes.sum()
+        sizes = self.data.train.sizes.astype(np.float64)
+        weights: FloatArray = sizes / sizes.sum()
+        return weights
 
     @property
     def usual_times(self) -> FloatArray:

@@ -104,13 +104,13 @@ def _chain(
 ) -> _Chain:
     first = np.flatnonzero(np.diff(member, prepend=-1))
     least_times = times[first]
-    cdf = np.minimum(np.cumsum(np.bincount(member, q)), 1.0)
+    cdf = np.minimum(np.cumsum(np.add.reduceat(q, first)), 1.0)
     grid = _grid(cdf, k)
     return _Chain(
-        importance=np.bincount(member, importance),
+        importance=np.add.reduceat(importance, first),
         gaps=np.diff(least_times),
         last=float(least_times[-1]),
-        floors=np.zeros(first.size) if floors is None else np.bincount(member, floors),
+        floors=np.zeros(first.size) if floors is None else np.add.reduceat(floors, first),
         grid=grid,
         below=np.concatenate([[0.0], grid[:-1]]),
         power=np.exp(k * np.log(grid)),
@@ -129,7 +129,8 @@ def _grid(cdf: FloatArray, k: int) -> FloatArray:
     ends = np.geomspace(1e-4 / k, 1, 800)
     grid = np.unique(np.concatenate([along_path.ravel(), 1 - ends[:-1], ends, [1.0]]))
     grid = grid[(grid > 0) & (grid <= 1)]
-    return grid[np.append(np.diff(grid) > 1e-13, True)]
+    distinct: FloatArray = grid[np.append(np.diff(grid) > 1e-13, True)]
+    return distinct
 
 
 def _shortest_path(chain: _Chain, y: float) -> tuple[float, FloatArray]:

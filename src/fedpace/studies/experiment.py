@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from fedpace.data.partition import power_law_sizes
@@ -19,7 +21,7 @@ from fedpace.estimation.adaptive import (
 )
 from fedpace.estimation.gradients import estimated_grad_norms
 from fedpace.models.logistic import Logistic
-from fedpace.profile import Profile
+from fedpace.profile import FloatArray, Profile
 from fedpace.rounds import schedules
 from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop
@@ -137,7 +139,7 @@ def split(study: Study, seed: int) -> Split:
     )
 
 
-def round_times(study: Study, usual: np.ndarray, seeds: Seeds) -> RoundTimes:
+def round_times(study: Study, usual: FloatArray, seeds: Seeds) -> RoundTimes:
     """Return steady times, or varying ones where the study asks for any variation."""
     devices = study.devices
     if not (devices.noise or devices.drift or devices.busy):
@@ -160,8 +162,11 @@ def parsed_schedule(text: str) -> schedules.Schedule:
     0.08
     """
     name, *parameters = text.split(":")
-    known = {"inverse": (schedules.inverse, 1), "constant": (schedules.constant, 1),
-             "bound": (schedules.of_the_bound, 2)}  # fmt: skip
+    known: dict[str, tuple[Callable[..., schedules.Schedule], int]] = {
+        "inverse": (schedules.inverse, 1),
+        "constant": (schedules.constant, 1),
+        "bound": (schedules.of_the_bound, 2),
+    }
     try:
         make, count = known[name]
         values = [float(each) for each in parameters]

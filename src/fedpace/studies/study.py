@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from fedpace.errors import InputError, nearest
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+AtLeastZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -28,8 +29,8 @@ class DataSection(_Section):
     """
 
     kind: Literal["synthetic"]
-    alpha: float = Field(1.0, ge=0)
-    beta: float = Field(1.0, ge=0)
+    alpha: AtLeastZero = 1.0
+    beta: AtLeastZero = 1.0
     features: Count = 60
     classes: Annotated[int, Field(ge=2)] = 10
     sizes: Literal["paper", "power-law"] = "paper"
@@ -38,7 +39,7 @@ class DataSection(_Section):
     exponent: Positive = 1.5
     smallest: Count = 46
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    seed: int | None = Field(None, ge=0)
+    seed: Annotated[int, Field(ge=0)] | None = None
 
 
 class ModelSection(_Section):
@@ -51,8 +52,8 @@ class DevicesSection(_Section):
     """How fast they are: see fedpace.devices."""
 
     times: str = "exponential:1"
-    noise: float = Field(0.0, ge=0)
-    drift: float = Field(0.0, ge=0)
+    noise: AtLeastZero = 0.0
+    drift: AtLeastZero = 0.0
     period: Positive = 100.0
     busy: Annotated[float, Field(ge=0, lt=1)] = 0.0
     busy_factor: Annotated[float, Field(ge=1)] = 10.0
@@ -65,7 +66,7 @@ class TrainingSection(_Section):
     local_steps: Count = 50
     batch: Count = 24
     schedule: str = "inverse:0.1"
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: AtLeastZero = 0.0
     clip: Positive | None = None
 
 
@@ -77,14 +78,14 @@ class SamplingSection(_Section):
     """
 
     max_weight: Positive | None = None
-    c_over_s0: Annotated[float, Field(ge=0)] | None = None
+    c_over_s0: AtLeastZero | None = None
     oracle: bool = False
 
 
 class PilotsSection(_Section):
     """Until when the two pilots of Algorithm 2 run."""
 
-    thresholds: tuple[float, ...] = Field(min_length=1)
+    thresholds: Annotated[tuple[float, ...], Field(min_length=1)]
     rounds: Count
 
 
@@ -128,7 +129,7 @@ def load_study(name_or_path: str, overrides: Iterable[str] = ()) -> Study:
     try:
         return Study.model_validate(values)
     except ValidationError as error:
-        raise InputError(f"{origin}: {_first_problem(error.errors()[0], values)}") from None
+        raise InputError(f"{origin}: {_first_problem(error.errors()[0])}") from None
 
 
 def setups() -> list[str]:
@@ -173,7 +174,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
         values[field] = text.strip()
 
 
-def _first_problem(error: ErrorDetails, values: dict[str, Any]) -> str:
+def _first_problem(error: ErrorDetails) -> str:
     """Say what is wrong with which field, its value and the nearest known field."""
     path = [str(part) for part in error["loc"]]
     field = ".".join(path)
