@@ -108,13 +108,11 @@ class Simulator:
 
     def _batches(self, round_index: int, clients: IntArray) -> NDArray[np.int64]:
         """Return the rows of x that each client uses in each step, (m, E, batch)."""
-        sizes = self.data.train.sizes
-        shape = (self.local_steps, self.batch)
-        rows = np.empty((clients.size, *shape), dtype=np.int64)
+        offsets = self.data.train.offsets
+        rows = np.empty((clients.size, self.local_steps, self.batch), dtype=np.int64)
         for i, client in enumerate(clients.tolist()):
             rng = self.seeds.stream("batch", round_index, client)
-            rows[i] = rng.integers(sizes[client], size=shape)
-        rows += self.data.train.offsets[clients][:, None, None]
+            rows[i] = rng.integers(*offsets[client : client + 2], size=rows.shape[1:])
         return rows
 
     @cached_property
