@@ -26,15 +26,18 @@ class Problem(NamedTuple):
     k: int
 
     def log_objective(self, q: FloatArray) -> tuple[float, FloatArray]:
-        """Return log J and its gradient."""
-        below = np.cumsum(q)[:-1]
+        """Return log J and its gradient, or ∞ where a line search left the domain."""
+        below = np.minimum(np.cumsum(q)[:-1], 1)
         gaps = np.diff(self.times)
         round_time = self.times[-1] - below**self.k @ gaps
         slopes = self.k * below ** (self.k - 1) * gaps
         time_gradient = np.append(-np.cumsum(slopes[::-1])[::-1], 0.0)
-        ratio = self.importance / q
-        spread = ratio @ self.importance + self.c
-        gradient = time_gradient / round_time - ratio**2 / spread
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            ratio = self.importance / q
+            spread = ratio @ self.importance + self.c
+            gradient = time_gradient / round_time - ratio**2 / spread
+        if not (0 < spread < np.inf and np.isfinite(gradient).all()):
+            return np.inf, np.zeros_like(q)
         return float(np.log(round_time) + np.log(spread)), gradient
 
     def objective(self, q: FloatArray) -> float:
@@ -63,7 +66,11 @@ def slsqp(problem: Problem) -> Found:
         jac=True,
         method="SLSQP",
         bounds=[(1e-9, None)] * importance.size,
-        constraints={"type": "eq", "fun": lambda x: importance @ x - 1, "jac": lambda _: importance},
+        constraints={
+            "type": "eq",
+            "fun": lambda x: importance @ x - 1,
+            "jac": lambda _: importance,
+        },
         options={"maxiter": 1000, "ftol": 1e-13},
     )
     q = importance * result.x

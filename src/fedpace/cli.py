@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -18,10 +21,17 @@ import fedpace
 from fedpace.clients_file import Clients, read_clients, write_example, write_probabilities
 from fedpace.errors import InputError, MissingExtraError
 from fedpace.files import writable, write_text
-from fedpace.profile import positive_count
+from fedpace.profile import Profile, positive_count
 from fedpace.sampling.design import Design, WithReplacement
 from fedpace.sampling.max_time import solve_max_time
-from fedpace.sampling.plan import Prediction, plan, scheme_named, usual_ks
+from fedpace.sampling.plan import (
+    Prediction,
+    plan,
+    predict,
+    scheme_named,
+    uniform_cost,
+    usual_ks,
+)
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.sampling.solution import Solution
 
@@ -50,15 +60,26 @@ CAP = typer.Option(
 JSON = typer.Option("--json", help="Print one JSON object instead of tables.")
 # A weight above this lets one draw move the model by more than the client's whole update.
 RISKY_WEIGHT = 1.0
+# A file of a few hundred megabytes.
+MOST_EXAMPLE_CLIENTS = 10_000_000
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(fedpace.__version__)
+        raise typer.Exit
 
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
 ) -> None:
-    if version:
-        print(fedpace.__version__)
-        raise typer.Exit
+    pass
 
 
 @app.command("example", epilog="Example:  fedpace example clients.csv --clients 1000")
@@ -69,12 +90,13 @@ def example_command(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a realistic clients file to try the other commands on."""
-    if file.exists() and not force:
+    positive_count("--clients", clients, "give a number of clients", MOST_EXAMPLE_CLIENTS)
+    if seed < 0:
+        raise InputError(f"--seed must be at least 0, got {seed}; give 0, 1, 2, …")
+    if writable(file).exists() and not force:
         raise InputError(f"{file}: is there already; choose another name or add --force")
-    write_example(file, positive_count("--clients", clients), np.random.default_rng(abs(seed)))
-    Console().print(
-        f"{file}: {clients:,} clients. Next: fedpace solve {file} -k 10", soft_wrap=True
-    )
+    write_example(file, clients, np.random.default_rng(seed))
+    print(f"{file}: {clients:,} clients. Next: fedpace solve {file} -k 10")
 
 
 @app.command("solve", epilog="Example:  fedpace solve clients.csv -k 10 --max-weight 1 -o q.csv")
@@ -96,17 +118,16 @@ def solve_command(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Find the probabilities that reach the target soonest, and compare all schemes."""
-    positive_count("-k", k)
     scheme_named(scheme)
     if scheme == "full" and (output or plot):
         raise InputError("scheme 'full' draws everyone: it has no probabilities; choose another")
-    for path in filter(None, (output, plot)):
-        writable(path)
-    clients = read_clients(file, beta_over_alpha)
+    if certify and scheme != "optimal-max":
+        raise InputError("--certify is for the scheme 'optimal-max'; choose it or leave it out")
+    clients = _checked_clients(file, k, beta_over_alpha, max_weight, output, plot)
     rows = list(_with_progress(clients, k, [k], max_weight, quiet=as_json))
     design = next(row.design for row in rows if row.scheme == scheme)
-    if certify and isinstance(design, WithReplacement):
-        design, rows = _certified(clients, design, rows, scheme, max_weight)
+    if certify:
+        design, rows = _certified(clients, rows, k, max_weight)
     if isinstance(design, WithReplacement):
         if output:
             write_probabilities(output, clients.names, design.q, clients.profile.weights, k)
@@ -138,11 +159,8 @@ def plan_command(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Compare all schemes over the number of clients per round, and find the best."""
-    positive_count("-k", k)
     wanted = None if ks is None else _parsed_ks(ks)
-    for path in filter(None, (output, plot)):
-        writable(path)
-    clients = read_clients(file, beta_over_alpha)
+    clients = _checked_clients(file, k, beta_over_alpha, max_weight, output, plot)
     wanted = wanted or usual_ks(clients.profile.n, k)
     rows = list(_with_progress(clients, k, wanted, max_weight, quiet=as_json))
     best = min(rows, key=lambda row: row.relative_time)
@@ -155,13 +173,12 @@ def plan_command(
     if as_json:
         _print_json({"k": k, "best": _row_record(best), "rows": [_row_record(r) for r in rows]})
         return
-    from fedpace.report.tables import plan_tables
+    from fedpace.report.tables import plan_tables, print_tables
 
-    console = Console()
-    for table in plan_tables(rows, k=k):
-        console.print(table)
-    console.print(
-        f"Best (*): {best.scheme} with K = {best.k:,}, "
+    print_tables(*plan_tables(rows, k=k))
+    with_k = "" if best.scheme == "full" else f" with K = {best.k:,}"
+    print(
+        f"Best (*): {best.scheme}{with_k}, "
         f"{best.relative_time:.3g} of the time of uniform with K = {k:,}."
     )
     _print_written(output, plot)
@@ -169,9 +186,13 @@ def plan_command(
 
 def main() -> None:
     """Run the command line; bad input is one line on standard error and status 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without Greek letters
     try:
         status = app(standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except (InputError, MissingExtraError) as error:
         _fail(str(error))
     except (KeyboardInterrupt, typer.Abort):
@@ -179,6 +200,11 @@ def main() -> None:
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _fail(
+            f"{error.filename or 'standard output'}: {error.strerror}; make room or choose another"
+        )
     except Exception as error:
         # Typer's usage errors: from the package click in some versions, from Typer in others.
         message = getattr(error, "format_message", None)
@@ -189,7 +215,10 @@ def main() -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    print(f"fedpace: {' '.join(message.split())}", file=sys.stderr)
+    """Print one line, of printable characters, and end with status 2."""
+    line = "".join(each if each.isprintable() else " " for each in " ".join(message.split()))
+    if line:  # empty where the help has said it all
+        print(f"fedpace: {line}", file=sys.stderr)
     sys.exit(2)
 
 
@@ -216,30 +245,71 @@ def _with_progress(
 
 
 def _certified(
-    clients: Clients,
-    design: WithReplacement,
-    rows: list[Prediction],
-    scheme: str,
-    max_weight: float | None,
-) -> tuple[WithReplacement, list[Prediction]]:
-    if scheme != "optimal-max":
-        raise InputError("--certify is for the scheme 'optimal-max'; choose it or leave it out")
+    clients: Clients, rows: list[Prediction], k: int, max_weight: float | None
+) -> tuple[Design, list[Prediction]]:
+    """Solve optimal-max with the certificate, and put it in the place of the uncertified."""
+    certified = partial(solve_max_time, certified=True)
     profile = clients.profile
-    solution = solve_max_time(
-        profile.weights,
-        profile.times,
-        profile.grad_norms,
-        profile.beta_over_alpha,
-        design.k,
-        max_weight,
-        certified=True,
-    )
-    return WithReplacement(solution.q, design.k, profile.weights, solution=solution), rows
+    arrays = (profile.weights, profile.times, profile.grad_norms)
+    solution = certified(*arrays, profile.beta_over_alpha, k, max_weight)
+    design = WithReplacement(solution.q, k, profile.weights, solution=solution)
+    row = predict(profile, "optimal-max", design, k, reference=uniform_cost(profile, k))
+    return design, [row if each.scheme == row.scheme else each for each in rows]
+
+
+def _checked_clients(
+    file: Path,
+    k: int,
+    beta_over_alpha: float | None,
+    max_weight: float | None,
+    output: Path | None,
+    plot: Path | None,
+) -> Clients:
+    """Check the options before the file is read, and read it."""
+    positive_count("-k", k)
+    if beta_over_alpha is not None and not 0 <= beta_over_alpha < math.inf:
+        raise InputError(
+            f"--beta-over-alpha must be finite and at least 0, got {beta_over_alpha:g}; "
+            "leave it out for the default (Σ p·G)²"
+        )
+    if max_weight is not None and not max_weight >= (1 - 1e-12) / k:
+        raise InputError(
+            f"--max-weight must be at least 1/K = {1 / k:g}, got {max_weight:g}; "
+            "the weights of K draws sum to 1 on average"
+        )
+    _check_outputs(file, output, plot)
+    clients = read_clients(file)
+    if beta_over_alpha is None:
+        return clients
+    profile = clients.profile
+    try:
+        ratio = Profile(profile.weights, profile.times, profile.grad_norms, beta_over_alpha)
+    except InputError as error:
+        raise InputError(str(error).replace("beta_over_alpha", "--beta-over-alpha")) from None
+    return clients._replace(profile=ratio)
+
+
+def _check_outputs(file: Path, output: Path | None, plot: Path | None) -> None:
+    """Refuse what cannot be written, and what would overwrite the input or each other."""
+    if plot is not None:
+        from fedpace.report.figures import check_picture
+
+        check_picture(plot)
+    taken = [file.resolve()]
+    for option, path in (("-o", output), ("--plot", plot)):
+        if path is None:
+            continue
+        if writable(path).resolve() in taken:
+            raise InputError(
+                f"{option} {path}: this command uses that file already; choose another"
+            )
+        taken.append(path.resolve())
 
 
 def _parsed_ks(text: str) -> list[int]:
     try:
-        return sorted({positive_count("--ks", int(part)) for part in text.split(",")})
+        remedy = "write 5,10,20"
+        return sorted({positive_count("--ks", int(part), remedy) for part in text.split(",")})
     except InputError:
         raise
     except ValueError:
@@ -249,17 +319,16 @@ def _parsed_ks(text: str) -> list[int]:
 def _print_solve(
     clients: Clients, rows: list[Prediction], design: Design, scheme: str, k: int
 ) -> None:
-    from fedpace.report.tables import clients_table, schemes_table
+    from fedpace.report.tables import clients_table, print_tables, schemes_table
 
-    console = Console()
-    console.print(schemes_table(rows, k=k))
+    print_tables(schemes_table(rows, k=k))
     if not isinstance(design, WithReplacement):
         return
-    console.print(clients_table(clients, design, scheme=scheme, show=5))
+    print_tables(clients_table(clients, design, scheme=scheme, show=5))
     if design.solution is not None:
-        console.print(_how_sure(design.solution), highlight=False)
+        print(_how_sure(design.solution))
     if design.largest_weight > RISKY_WEIGHT:
-        console.print(
+        print(
             f"Note: the largest weight is {design.largest_weight:.3g}; above 1 a single draw can "
             "throw training off. --max-weight 1 prevents it."
         )
@@ -268,7 +337,7 @@ def _print_solve(
 def _how_sure(solution: Solution) -> str:
     return (
         f"{solution.status} after {solution.iterations} iterations, residual "
-        f"{solution.residual:.1e}, at most {100 * solution.gap:.2g} % above the global optimum"
+        f"{solution.residual:.1e}, at most {100 * solution.gap:,.1f} % above the global optimum"
     )
 
 
@@ -280,7 +349,7 @@ def _plot_probabilities(clients: Clients, design: WithReplacement, scheme: str, 
 
 def _print_written(*paths: Path | None) -> None:
     for path in filter(None, paths):
-        Console().print(f"Written: {path}", soft_wrap=True, highlight=False)
+        print(f"Written: {path}")
 
 
 def _row_record(row: Prediction) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Columns `time` (seconds), `grad_norm`, and either `samples` or `weight`; optiona
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.errors import InputError, nearest
+from fedpace.errors import InputError, listed, nearest
 from fedpace.files import write_text
 from fedpace.profile import FloatArray, Profile
 
@@ -28,6 +29,15 @@ REMEDY = {
 }
 
 
+ARGUMENTS = {
+    "weights": "weight",
+    "samples": "samples",
+    "times": "time",
+    "grad_norms": "grad_norm",
+}
+SUM_REMEDY = "give sample counts in a column 'samples' instead"
+
+
 class Clients(NamedTuple):
     """The names of the clients, in the order of the file, and what is known of them."""
 
@@ -35,20 +45,28 @@ class Clients(NamedTuple):
     profile: Profile
 
 
-def read_clients(path: Path, beta_over_alpha: float | None = None) -> Clients:
+def read_clients(path: Path) -> Clients:
     """Read a clients file; errors name the file, the row, the column, the value and a remedy."""
     header, rows, lines = _read_table(path)
     columns = _known_columns(path, header)
     cells = dict(zip(header, zip(*rows, strict=True), strict=True))
     numbers = {name: _numbers(path, name, cells[name], lines) for name in columns}
     names = _names(path, cells.get("client"), lines)
-    share = numbers["samples"] if "samples" in numbers else numbers["weight"]
-    make = Profile.from_samples if "samples" in numbers else Profile
+    return Clients(names, _profile(path, numbers, lines))
+
+
+def _profile(path: Path, numbers: dict[str, FloatArray], lines: list[int]) -> Profile:
+    """Make the profile; what it refuses is said in terms of the file's rows and columns."""
     try:
-        profile = make(share, numbers["time"], numbers["grad_norm"], beta_over_alpha)
+        if "samples" in numbers:
+            return Profile.from_samples(numbers["samples"], numbers["time"], numbers["grad_norm"])
+        return Profile(numbers["weight"], numbers["time"], numbers["grad_norm"])
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    return Clients(names, profile)
+        text = re.sub(r"client (\d+)", lambda found: f"row {lines[int(found[1])]}", str(error))
+        for argument, column in ARGUMENTS.items():
+            text = re.sub(rf"\b{argument}\b", f"column '{column}'", text)
+        text = text.replace("give sample counts to Profile.from_samples", SUM_REMEDY)
+        raise InputError(f"{path}: {text}") from None
 
 
 def write_probabilities(
@@ -96,17 +114,18 @@ def _read_table(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
         ) from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}; give a CSV file") from None
-    first_line = text.split("\n", 1)[0]
+    if "\0" in text:
+        raise InputError(f"{path}: not UTF-8 text (it has NUL bytes); save it as CSV in UTF-8")
+    first_line = text.lstrip().split("\n", 1)[0]
     delimiter = max(",;\t", key=first_line.count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows: list[list[str]] = []
     lines: list[int] = []
     try:
-        header = [name.strip().lower() for name in next(reader, [])]
-        for row in reader:
+        filled = (row for row in reader if any(cell.strip() for cell in row))
+        header = [name.strip().lower() for name in next(filled, [])]
+        for row in filled:
             if len(row) != len(header):
-                if not any(cell.strip() for cell in row):
-                    continue
                 raise InputError(
                     f"{path}: row {reader.line_num} has {len(row)} values, the header has "
                     f"{len(header)}; give one value per column"
@@ -115,7 +134,7 @@ def _read_table(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
             lines.append(reader.line_num)
     except csv.Error as error:
         raise InputError(
-            f"{path}: row {reader.line_num}: {error}; give plain comma-separated values"
+            f"{path}: row {reader.line_num}: {error}; check for a quote that is not closed"
         ) from None
     if not any(header):
         raise InputError(f"{path}: is empty; the first row names the columns {_wanted()}")
@@ -138,9 +157,10 @@ def _known_columns(path: Path, header: list[str]) -> list[str]:
     if missing:
         name = missing[0]
         label = "'samples' (or 'weight')" if name == "samples" else f"'{name}'"
-        others = [other for other in header if other and other not in COLUMNS]
-        hint = nearest(name, others) if others else f"the file needs {_wanted()}"
-        found = ", ".join(f"'{each}'" for each in header)
+        hint = nearest(name, [other for other in header if other and other not in COLUMNS])
+        if not hint.startswith("did"):
+            hint = f"the file needs {_wanted()}"
+        found = listed(f"'{each[:40]}'" for each in header)
         raise InputError(f"{path}: column {label} is missing, found {found}; {hint}")
     return present
 
@@ -151,10 +171,9 @@ def _numbers(path: Path, name: str, cells: Sequence[str], lines: list[int]) -> F
         values = np.array(cells, dtype=np.float64)
     except ValueError:
         at = next(i for i, cell in enumerate(cells) if not _is_number(cell))
-        remedy = (
-            "write decimals with a point" if _is_number(cells[at].replace(",", "."))
-            else f"{REMEDY[name]}, as a plain number"
-        )  # fmt: skip
+        remedy = "give a plain number"
+        if _is_number(cells[at].replace(",", "")):
+            remedy = "write decimals with a point, and no thousands separators"
         raise _bad_cell(path, lines[at], name, cells[at], "is not a number", remedy) from None
     _refuse_cells(path, name, cells, lines, ~np.isfinite(values), "is not a finite number")
     _refuse_cells(path, name, cells, lines, values < 0, "is negative")

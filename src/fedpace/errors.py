@@ -21,6 +21,18 @@ def nearest(name: str, known: Iterable[str]) -> str:
     'use one of: full, uniform'
     """
     known = list(known)
-    # The default cut-off of 0.6 misses abbreviations such as "max" for "optimal-max".
-    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    return f"did you mean '{matches[0]}'?" if matches else f"use one of: {', '.join(known)}"
+    # Abbreviations such as "max" for "optimal-max" are not close, but contained.
+    matches = difflib.get_close_matches(name, known, n=1) or [
+        each for each in known if name and name in each
+    ]
+    return f"did you mean '{matches[0]}'?" if matches else f"use one of: {listed(known)}"
+
+
+def listed(names: Iterable[str], most: int = 12) -> str:
+    """Join names with commas, the first few of many.
+
+    >>> listed(["a", "b", "c"], most=2)
+    'a, b, …'
+    """
+    names = list(names)
+    return ", ".join([*names[:most], *(["…"] if len(names) > most else [])])

@@ -10,7 +10,11 @@ from fedpace.errors import InputError
 
 def writable(path: Path) -> Path:
     """Return `path`, or say why nothing can be written there before any work is done."""
-    if path.is_dir():
+    try:
+        is_folder = path.is_dir()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; give a shorter name") from None
+    if is_folder:
         raise InputError(f"{path}: is a directory; give the name of a file")
     if not path.parent.is_dir():
         raise InputError(f"{path}: there is no directory {path.parent}; create it first")

@@ -21,6 +21,8 @@ SUM_TOLERANCE = 1e-6
 WIDEST_SPAN = 1e30
 # Squares of larger numbers, or of the inverse of smaller ones, leave float64.
 LARGEST = 1e100
+# No round draws more often; and K stays exact in float64.
+LARGEST_COUNT = 10**12
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,8 +184,10 @@ def probabilities(q: ArrayLike, n: int) -> FloatArray:
     return array
 
 
-def positive_count(name: str, value: object) -> int:
-    """Return an integer of at least 1.
+def positive_count(
+    name: str, value: object, remedy: str = "give the clients per round", most: int = LARGEST_COUNT
+) -> int:
+    """Return an integer from 1 to `most`.
 
     >>> positive_count("k", 10)
     10
@@ -195,7 +199,9 @@ def positive_count(name: str, value: object) -> int:
     except TypeError:
         raise InputError(f"{name} must be an integer, got {value!r}; give 1 or more") from None
     if count < 1:
-        raise InputError(f"{name} must be at least 1, got {count}; give the clients per round")
+        raise InputError(f"{name} must be at least 1, got {count}; {remedy}")
+    if count > most:
+        raise InputError(f"{name} must be at most {most:,}, got {count}; {remedy}")
     return count
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedpace.data.shards import Split
+from fedpace.data.synthetic import hold_out
 from fedpace.errors import InputError
 
 
@@ -22,16 +26,316 @@ def power_law_sizes(
     >>> int(sizes.sum()), bool(sizes.min() >= 5)
     (1000, True)
     """
+    if n < 1:
+        raise InputError(f"n must be at least 1, got {n}; give the number of clients")
+    if smallest < 1:
+        raise InputError(f"smallest must be at least 1, got {smallest}; give a sample to everyone")
     spare = total - n * smallest
     if spare < 0:
         raise InputError(
             f"total must be at least n × smallest = {n * smallest}, got {total}; "
             "give more samples or fewer clients"
         )
-    shares = rng.pareto(exponent, n)
-    exact = spare * shares / shares.sum()
-    extra = np.floor(exact).astype(np.int64)
+    shares = rng.pareto(exponent, n) if 0 < exponent < np.inf else np.zeros(n)
+    if not 0 < shares.sum() < np.inf:
+        raise InputError(
+            f"exponent must be positive and of a size that can be computed, got {exponent}; "
+            "1.5 is usual"
+        )
+    exact = spare * (shares / shares.sum())
+    sizes: NDArray[np.int64] = np.floor(exact).astype(np.int64)
     # The largest remainders get what rounding down left over.
-    short = spare - int(extra.sum())
-    extra[np.argsort(extra - exact, kind="stable")[:short]] += 1
-    return smallest + extra
+    short = spare - int(sizes.sum())
+    sizes[np.argsort(sizes - exact, kind="stable")[:short]] += 1
+    sizes += smallest
+    return sizes
+
+
+def iid(
+    labels: ArrayLike, sizes_or_n: ArrayLike, rng: np.random.Generator
+) -> list[NDArray[np.int64]]:
+    """Deal the pool out at random, whatever the labels.
+
+    Parameters
+    ----------
+    labels : array of M, integers
+        Classes of the pool's samples.
+    sizes_or_n : array of N, or int
+        Samples per client; or N, for clients that share the whole pool as equally as possible.
+    rng : Generator
+        Decides who gets what.
+
+    Returns
+    -------
+    list of N arrays
+        Each client's rows of the pool, in random order; no row twice.
+
+    Examples
+    --------
+    >>> [part.size for part in iid(np.zeros(7, dtype=int), 3, np.random.default_rng(0))]
+    [3, 2, 2]
+    """
+    total = _checked_labels(labels).size
+    sizes = _checked_sizes(sizes_or_n, total)
+    if sizes.sum() > total:
+        raise InputError(
+            f"sizes must sum to at most {total}, the samples in the pool, got {sizes.sum()}; "
+            "ask for fewer"
+        )
+    return np.split(rng.permutation(total)[: sizes.sum()], np.cumsum(sizes)[:-1])
+
+
+def dirichlet(
+    labels: ArrayLike, n: int, rng: np.random.Generator, *, concentration: float
+) -> list[NDArray[np.int64]]:
+    """Deal out the whole pool, equally much to each of N clients, of classes that differ.
+
+    Client i's label proportions are π_i ~ Dir(α C s), with s the pool's own proportions of its C
+    classes: Dir(α, …, α) where classes are equally frequent. A small α gives clients with hardly
+    more than one class, a large one clients like the pool. Where a class has been dealt out,
+    clients that want more of it draw again among the others.
+
+    Parameters
+    ----------
+    labels : array of M, integers
+        Classes of the pool's samples.
+    n : int, from 1 to M
+        N.
+    rng : Generator
+        Decides who gets what.
+    concentration : float > 0
+        α.
+
+    Returns
+    -------
+    list of N arrays
+        Each client's rows of the pool, in random order; every row once.
+
+    References
+    ----------
+    Hsu, Qi, Brown: Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+    Classification, 2019.
+
+    Examples
+    --------
+    >>> parts = dirichlet([0, 0, 1, 1], 2, np.random.default_rng(0), concentration=0.5)
+    >>> sorted(np.concatenate(parts).tolist())
+    [0, 1, 2, 3]
+    """
+    if not 0 < concentration < np.inf:
+        raise InputError(
+            f"concentration must be positive and finite, got {concentration}; "
+            "0.1 gives clients of few classes, 100 clients alike"
+        )
+    classes = _checked_labels(labels)
+    if np.ndim(n) != 0:
+        raise InputError(f"n must be one number, got {n!r}; give the number of clients")
+    sizes = _checked_sizes(n, classes.size)
+    counts = np.bincount(classes)
+    wishes = rng.dirichlet(concentration * counts.size * counts / classes.size, sizes.size)
+    seats = rng.permutation(np.repeat(np.arange(sizes.size), sizes))
+    wanted = _drawn(wishes[seats], rng)
+    return _filled(seats, wanted, wishes, classes, rng)
+
+
+def classes_per_client(
+    labels: ArrayLike,
+    sizes: ArrayLike,
+    rng: np.random.Generator,
+    *,
+    fewest: int,
+    most: int,
+) -> list[NDArray[np.int64]]:
+    """Give each client a few classes, and `sizes` samples spread evenly over them.
+
+    The number of a client's classes is drawn between `fewest` and `most`, independently of its
+    size, and then which classes. Where the samples of all its classes have been dealt out, a
+    client gets one more class. No sample is dealt out twice before all have been once.
+
+    Parameters
+    ----------
+    labels : array of M, integers
+        Classes of the pool's samples.
+    sizes : array of N, each at least `fewest`
+        Samples per client.
+    rng : Generator
+        Decides who gets what.
+    fewest, most : int, from 1 to the number of classes
+        Bounds of the number of classes; a client has no more classes than samples.
+
+    Returns
+    -------
+    list of N arrays
+        Each client's rows of the pool, in random order.
+
+    Examples
+    --------
+    >>> labels = np.repeat([0, 1, 2], 10)
+    >>> parts = classes_per_client(labels, [6, 4], np.random.default_rng(0), fewest=2, most=2)
+    >>> [np.bincount(labels[part], minlength=3).tolist() for part in parts]
+    [[0, 3, 3], [2, 0, 2]]
+    """
+    classes = _checked_labels(labels)
+    kinds = int(classes.max()) + 1
+    if not 1 <= fewest <= most <= kinds:
+        raise InputError(
+            f"fewest and most must rise from 1 to the {kinds} classes of labels, got {fewest} "
+            f"and {most}; give for example 1 and {kinds}"
+        )
+    if np.ndim(sizes) != 1:
+        raise InputError(f"sizes must be a vector, got {sizes!r:.60}; give one size per client")
+    amounts = _checked_sizes(sizes, classes.size)
+    if (amounts < fewest).any():
+        client = int(np.argmax(amounts < fewest))
+        raise InputError(
+            f"sizes must be at least fewest = {fewest}, got {amounts[client]} for client "
+            f"{client}; lower fewest"
+        )
+    wishes = np.zeros((amounts.size, kinds))
+    wanted = []
+    for i, size in enumerate(amounts.tolist()):
+        # Drawn before it is cut to the size, so that it does not depend on the size otherwise.
+        count = min(int(rng.integers(fewest, most, endpoint=True)), size)
+        own = rng.choice(kinds, count, replace=False)
+        wishes[i, own] = 1
+        wanted.append(np.resize(own, size))
+    order = rng.permutation(int(amounts.sum()))
+    seats = np.repeat(np.arange(amounts.size), amounts)[order]
+    return _filled(seats, np.concatenate(wanted)[order], wishes, classes, rng)
+
+
+def split_pool(
+    x: NDArray[np.float64],
+    labels: ArrayLike,
+    parts: Sequence[NDArray[np.int64]],
+    *,
+    test_share: float = 0.1,
+) -> Split:
+    """Give clients their parts of a pool, of which each holds back a share for testing.
+
+    A client with two samples or more holds back at least one, and trains on at least one.
+
+    Parameters
+    ----------
+    x : array of (M, features)
+        The pool's inputs.
+    labels : array of M, integers from 0
+        Their classes.
+    parts : N arrays
+        Each client's rows, in random order, as from `iid`, `dirichlet` or `classes_per_client`.
+    test_share : float in (0, 1)
+        Share of a client's samples that is held back.
+
+    Examples
+    --------
+    >>> split = split_pool(np.eye(4), [0, 1, 0, 1], [np.array([3, 0]), np.array([1, 2])])
+    >>> split.train.y, split.test.y
+    (array([1, 1]), array([0, 0]))
+    """
+    if not 0 < test_share < 1:
+        raise InputError(f"test_share must lie between 0 and 1, got {test_share}; 0.1 is usual")
+    lengths = np.array([part.size for part in parts])
+    if lengths.size == 0 or lengths.min() < 1 or lengths.max() < 2:
+        raise InputError(
+            f"parts must hold a sample per client and two for one of them, got sizes "
+            f"{lengths.tolist()!s:.60}; give more samples or fewer clients"
+        )
+    y = np.asarray(labels, dtype=np.int64)
+    held_out = np.clip(np.rint(test_share * lengths), 1, None).astype(np.int64)
+    kept = np.maximum(lengths - held_out, 1)
+    return hold_out([x[part] for part in parts], [y[part] for part in parts], kept)
+
+
+def _checked_labels(labels: ArrayLike) -> NDArray[np.int64]:
+    """Return the classes that occur, numbered from 0 without gaps."""
+    array = np.asarray(labels)
+    if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
+        raise InputError(
+            f"labels must be a vector of integers, got {array.dtype} of shape {array.shape}; "
+            "give one class per sample of the pool"
+        )
+    return np.unique(array, return_inverse=True)[1].astype(np.int64)
+
+
+def _checked_sizes(sizes_or_n: ArrayLike, total: int) -> NDArray[np.int64]:
+    """Return one positive size per client; for a number of clients, sizes that differ by ≤ 1."""
+    array = np.asarray(sizes_or_n)
+    if not np.issubdtype(array.dtype, np.integer) or array.ndim > 1 or array.size == 0:
+        raise InputError(
+            f"sizes must be integers, got {sizes_or_n!r:.60}; give the number of clients, "
+            "or one size per client"
+        )
+    if array.ndim == 0:
+        n = int(array)
+        if not 1 <= n <= total:
+            raise InputError(
+                f"n must lie between 1 and {total}, the samples in the pool, got {n}; "
+                "every client needs a sample"
+            )
+        return total // n + (np.arange(n) < total % n)
+    if (array < 1).any():
+        client = int(np.argmax(array < 1))
+        raise InputError(
+            f"sizes must be at least 1, got {array[client]} for client {client}; "
+            "drop clients without samples"
+        )
+    return array.astype(np.int64)
+
+
+def _filled(
+    seats: NDArray[np.int64],
+    wanted: NDArray[np.int64],
+    wishes: NDArray[np.float64],
+    classes: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> list[NDArray[np.int64]]:
+    """Give every seat a sample, of the class it wants as far as there are any.
+
+    `seats` says whose each is, in random order. Seats that get nothing draw again, by their
+    client's `wishes` among the classes that are left; each pass but the last uses up a class.
+    """
+    wishes = wishes.copy()
+    shuffled = rng.permutation(classes.size)
+    pool = shuffled[np.argsort(classes[shuffled], kind="stable")]
+    counts = np.bincount(classes)
+    first, left = np.cumsum(counts) - counts, counts.copy()
+    rows = np.full(seats.size, -1)
+    waiting = np.arange(seats.size)
+    while True:
+        place = _place_among_equals(wanted)
+        served = place < left[wanted]
+        taken = wanted[served]
+        rows[waiting[served]] = pool[(first + counts - left)[taken] + place[served]]
+        left -= np.bincount(taken, minlength=counts.size)
+        waiting = waiting[~served]
+        if waiting.size == 0:
+            return [rows[seats == i] for i in range(len(wishes))]
+        if not left.any():
+            left = counts.copy()  # more is asked for than there is: deal the pool out once more
+        for i in np.unique(seats[waiting]):
+            if not wishes[i, left > 0].any():
+                wishes[i, rng.choice(counts.size, p=left / left.sum())] = 1
+        wanted = _drawn(wishes[seats[waiting]] * (left > 0), rng)
+
+
+def _drawn(chances: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw a class for each row of chances, which need not sum to 1."""
+    heights = np.cumsum(chances, axis=1)
+    # From the last entry, so that rounding cannot lead past it; a class without a chance has no
+    # height of its own and is never reached, for the draw lies strictly below the last.
+    below: NDArray[np.bool_] = heights <= rng.random((len(chances), 1)) * heights[:, -1:]
+    drawn: NDArray[np.int64] = below.sum(axis=1)
+    return drawn
+
+
+def _place_among_equals(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many equal entries come before each.
+
+    >>> _place_among_equals(np.array([5, 7, 5, 5]))
+    array([0, 0, 1, 2])
+    """
+    order = np.argsort(values, kind="stable")
+    _, starts, repeats = np.unique(values[order], return_index=True, return_counts=True)
+    place = np.empty(values.size, dtype=np.int64)
+    place[order] = np.arange(values.size) - np.repeat(starts, repeats)
+    return place

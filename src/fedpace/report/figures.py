@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # More points than this only make one blob, and a vector file of a hundred megabytes.
 MOST_POINTS = 20_000
+PICTURES = (".png", ".pdf", ".svg")
 # One colour per scheme, the same in every figure; from Okabe and Ito, told apart by all eyes.
 COLOURS = {
     "full": "#000000",
@@ -107,13 +108,18 @@ def plan_figure(rows: Sequence[Prediction], *, k: int) -> Figure:
     return figure
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write the figure whole or not at all, in the format of the file's ending."""
-    formats = figure.canvas.get_supported_filetypes()
-    if path.suffix.lstrip(".").lower() not in formats:
+def check_picture(path: Path) -> None:
+    """Say why no picture can be written there, before any work is done."""
+    if path.suffix.lower() not in PICTURES:
         raise InputError(
             f"{path}: unknown kind of picture '{path.suffix}'; end the name in .png, .pdf or .svg"
         )
+    _figure(1, 1)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the figure whole or not at all, in the format of the file's ending."""
+    check_picture(path)
     write_whole(path, lambda temporary: figure.savefig(temporary, dpi=150))
 
 

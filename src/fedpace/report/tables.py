@@ -4,7 +4,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from rich import box
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from fedpace.clients_file import Clients
 from fedpace.sampling.design import WithReplacement
@@ -41,7 +44,7 @@ def clients_table(clients: Clients, design: WithReplacement, *, scheme: str, sho
     importance = profile.importance
     share = importance / importance.sum()
     table = _table(f"Probabilities of {scheme}, fastest and slowest clients")
-    table.add_column("client", overflow="fold")
+    table.add_column("client", overflow="fold", no_wrap=False)
     for title in ("time, s", "importance\np·G, share", "probability\nper draw", "weight\np/(Kq)"):
         table.add_column(title, justify="right")
     order = np.argsort(profile.times, kind="stable")
@@ -49,7 +52,7 @@ def clients_table(clients: Clients, design: WithReplacement, *, scheme: str, sho
     for group in groups:
         for i in group.tolist():
             table.add_row(
-                clients.names[i],
+                Text(clients.names[i]),
                 f"{profile.times[i]:.4g}",
                 f"{share[i]:.3g}",
                 f"{design.q[i]:.4g}",
@@ -67,6 +70,15 @@ def plan_tables(rows: Sequence[Prediction], *, k: int) -> list[Table]:
         _by_k("Expected round, s", rows, lambda row: row.round_time, "{:.4g}"),
         _by_k("Variance term S", rows, lambda row: row.variance_term, "{:.4g}"),
     ]  # fmt: skip
+
+
+def print_tables(*tables: Table) -> None:
+    """Print tables as wide as they need: a number that is cut is a wrong number."""
+    for table in tables:
+        console = Console()
+        wide = console.options.update(max_width=10_000)
+        needed = Measurement.get(console, wide, table).maximum
+        Console(width=max(console.width, needed)).print(table)
 
 
 def _by_k(

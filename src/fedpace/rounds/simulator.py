@@ -112,7 +112,8 @@ class Simulator:
         rows = np.empty((clients.size, self.local_steps, self.batch), dtype=np.int64)
         for i, client in enumerate(clients.tolist()):
             rng = self.seeds.stream("batch", round_index, client)
-            rows[i] = rng.integers(*offsets[client : client + 2], size=rows.shape[1:])
+            first, end = offsets[client : client + 2].tolist()
+            rows[i] = rng.integers(first, end, size=rows.shape[1:])
         return rows
 
     @cached_property

@@ -50,7 +50,7 @@ def plan(
     schemes : names in SCHEMES
         In the order in which they are wanted.
     max_weight : float, optional
-        Cap on p_i / (K q_i). A K for which it is below 1/K gets no cap tighter than 1/K.
+        Cap on p_i / (K q_i), at least 1/k. A K below k gets no cap tighter than 1/K.
 
     Examples
     --------
@@ -61,22 +61,39 @@ def plan(
     uniform 3.25 1.0 1.0
     """
     k = positive_count("k", k)
-    reference = _time_times_alpha(profile, SCHEMES["uniform"](profile, k), k)[0]
+    reference = uniform_cost(profile, k)
     for each in (k,) if ks is None else ks:
         at = _at(profile, k, positive_count("k", each))
-        cap = None if max_weight is None else max(max_weight, 1 / each)
+        cap = max_weight
+        if cap is not None and each < k:
+            cap = max(cap, 1 / each)
         for name in schemes:
             design = scheme_named(name)(at, each, max_weight=cap)
-            cost, round_time, variance = _time_times_alpha(at, design, each)
-            yield Prediction(
-                scheme=name,
-                k=each,
-                design=design,
-                round_time=round_time,
-                variance_term=variance,
-                largest_weight=design.largest_weight,
-                relative_time=cost / reference,
-            )
+            yield predict(at, name, design, each, reference=reference)
+
+
+def predict(
+    profile: Profile, scheme: str, design: Design, k: int, *, reference: float
+) -> Prediction:
+    """Return what a design is predicted to cost, with c known for this K."""
+    round_time = design.expected_round_time(profile.times)
+    variance = design.variance_term(profile)
+    return Prediction(
+        scheme=scheme,
+        k=k,
+        design=design,
+        round_time=round_time,
+        variance_term=variance,
+        largest_weight=design.largest_weight,
+        relative_time=round_time * (variance + profile.beta_over_alpha) / k / reference,
+    )
+
+
+def uniform_cost(profile: Profile, k: int) -> float:
+    """Return T (S + c) / K of uniform sampling, what others are compared with."""
+    return predict(
+        profile, "uniform", SCHEMES["uniform"](profile, k), k, reference=1.0
+    ).relative_time
 
 
 def scheme_named(name: str) -> Scheme:
@@ -103,10 +120,3 @@ def _at(profile: Profile, k: int, other: int) -> Profile:
         profile.grad_norms,
         profile.beta_over_alpha * other / k,
     )
-
-
-def _time_times_alpha(profile: Profile, design: Design, k: int) -> tuple[float, float, float]:
-    """Return T (S + c) / K, T and S."""
-    round_time = design.expected_round_time(profile.times)
-    variance = design.variance_term(profile)
-    return round_time * (variance + profile.beta_over_alpha) / k, round_time, variance

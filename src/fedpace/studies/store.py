@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import os
+import time
+import warnings
 import zipfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +30,16 @@ from fedpace.studies.study import Study
 NUMBERS = (
     "round", "seconds", "loss", "accuracy", "expected_round_seconds", "round_seconds",
 )  # fmt: skip
+
+# What names a configuration without changing a number.
+NAMES = ("name", "title", "paper")
+# Whatever reading a file that is no run may raise.
+UNREADABLE = (
+    OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, NotImplementedError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+# Seconds. A run is a few hundred kilobytes: whoever has not written them by now is gone.
+LONGEST_WRITE = 3600.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +61,13 @@ class DamagedRunError(Exception):
     """A run's file cannot be read back; the run has to be done again."""
 
 
+class DamagedRunWarning(UserWarning):
+    """A run's file cannot be read back and was left out."""
+
+
 def run_key(study: Study, scheme: str, seed: int) -> str:
     """Return a hash of everything that determines a run's numbers, the version included."""
-    settings = study.model_dump(mode="json", exclude={"name", "title", "paper"})
-    text = json.dumps([fedpace.__version__, settings, scheme, seed], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
+    return _key(fedpace.__version__, study.model_dump(mode="json"), scheme, seed)
 
 
 @dataclass(frozen=True)
@@ -59,8 +75,9 @@ class Store:
     """The runs in a directory.
 
     A file is written beside its place, flushed to the disk and moved there, so that it is whole
-    or absent even after a loss of power. Its name ends in a checksum of its contents, so that
-    damage of any kind is seen.
+    or absent even after a loss of power. Its name is the key of the run and a checksum of the
+    contents, so that damage of any kind is seen. Several processes may write at once: each has
+    its own file until the move, and the same run moved twice is the same run.
     """
 
     directory: Path
@@ -71,48 +88,131 @@ class Store:
 
     def save(self, study: Study, scheme: str, seed: int, outcome: Outcome) -> Path:
         """Store a finished run at once."""
-        contents = _packed(study, scheme, seed, outcome)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        key = run_key(study, scheme, seed)
+        return self.save_packed(
+            run_key(study, scheme, seed), packed_run(study, scheme, seed, outcome)
+        )
+
+    def save_packed(self, key: str, contents: bytes) -> Path:
+        """Store a run that was packed elsewhere, and return when the disk has it."""
         path = self._folder / f"{key}-{_checksum(contents)}.npz"
         temporary = self._folder / f".{key}-{os.getpid()}.part"
         try:
-            with temporary.open("wb") as file:
-                file.write(contents)
-                file.flush()
-                os.fsync(file.fileno())
+            self._folder.mkdir(parents=True, exist_ok=True)
+            _write_through(temporary, contents)
             temporary.replace(path)
+            _flush_folder(self._folder)
         except OSError as error:
-            raise InputError(f"{path}: cannot be written: {error.strerror}; make room") from error
+            raise InputError(
+                f"{path}: cannot be written: {error.strerror}; make room, or choose another place, "
+                "and give the same command again"
+            ) from error
         finally:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
         return path
 
     def load(self, path: Path) -> Run:
         """Read a run back, or raise DamagedRunError."""
+        key, _, checksum = path.stem.rpartition("-")
         try:
             contents = path.read_bytes()
-            if path.stem.rpartition("-")[2] != _checksum(contents):
+            if checksum != _checksum(contents):
                 raise DamagedRunError(f"{path}: does not match its checksum")
-            return _unpacked(contents)
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            raise DamagedRunError(f"{path}: {error}") from error
+            return _unpacked(contents, key)
+        except UNREADABLE as error:
+            raise DamagedRunError(f"{path}: cannot be read as a run: {error}") from error
 
-    def runs(self) -> Iterator[Run]:
-        """Read all runs that can be read, in the order of their files' names."""
+    def remove(self, path: Path) -> None:
+        """Remove a damaged file."""
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be removed: {error.strerror}; remove it") from error
+
+    def runs(self, warn: Callable[[str], None] | None = None) -> Iterator[Run]:
+        """Read every run once, in the order of the files' names.
+
+        A file that cannot be read is told to `warn`, a DamagedRunWarning by default, and left out.
+        """
+        return (run for _, run in self.keyed_runs(warn))
+
+    def keyed_runs(self, warn: Callable[[str], None] | None = None) -> Iterator[tuple[str, Run]]:
+        """Read every run once, as `runs` does, with its key."""
+        seen: set[str] = set()
         for path in sorted(self._folder.glob("*.npz")):
-            yield self.load(path)
+            key = path.stem.rpartition("-")[0]
+            if key in seen:  # the same run, from a machine that rounds differently
+                continue
+            try:
+                run = self.load(path)
+            except DamagedRunError as error:
+                (warn or _warn)(str(error))
+                continue
+            seen.add(key)
+            yield key, run
+
+    def tidy(self) -> None:
+        """Remove what processes that were killed while writing have left."""
+        for path in self._folder.glob(".*.part"):
+            with contextlib.suppress(OSError):
+                if _left_behind(path):
+                    path.unlink(missing_ok=True)
 
     @property
     def _folder(self) -> Path:
         return self.directory / "runs"
 
 
+def _key(version: str, settings: Mapping[str, Any], scheme: str, seed: int) -> str:
+    numbers = {name: value for name, value in settings.items() if name not in NAMES}
+    text = json.dumps([version, numbers, scheme, seed], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
 def _checksum(contents: bytes) -> str:
     return hashlib.sha256(contents).hexdigest()[:16]
 
 
-def _packed(study: Study, scheme: str, seed: int, outcome: Outcome) -> bytes:
+def _warn(message: str) -> None:
+    warnings.warn(message, DamagedRunWarning, stacklevel=3)
+
+
+def _write_through(path: Path, contents: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(contents)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make a move within the folder survive a loss of power."""
+    if os.name == "nt":  # Windows cannot open folders
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _left_behind(path: Path) -> bool:
+    """Tell whether nobody writes this file: its process is gone, or it is older than any write."""
+    if time.time() - path.stat().st_mtime > LONGEST_WRITE:
+        return True
+    process = path.stem.rpartition("-")[2]
+    if os.name == "nt" or not process.isdecimal():  # on Windows, asking would end the process
+        return False
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # another user's process
+        return False
+    return False
+
+
+def packed_run(study: Study, scheme: str, seed: int, outcome: Outcome) -> bytes:
+    """Return a finished run as the bytes of a file; the same run gives the same bytes."""
     rows = outcome.history.rows
     about: dict[str, Any] = {
         "study": study.model_dump(mode="json"),
@@ -140,10 +240,13 @@ def _packed(study: Study, scheme: str, seed: int, outcome: Outcome) -> bytes:
     return buffer.getvalue()
 
 
-def _unpacked(contents: bytes) -> Run:
+def _unpacked(contents: bytes, key: str) -> Run:
     with np.load(io.BytesIO(contents), allow_pickle=False) as file:
         arrays = dict(file)
     about = json.loads(str(arrays["about"]))
+    # From what the file says, not through Study: later versions may know other fields.
+    if key != _key(about["version"], about["study"], about["scheme"], about["seed"]):
+        raise ValueError("it holds another run than its name says")
     offsets = arrays["offsets"]
     numbers = zip(*(arrays[name].tolist() for name in NUMBERS), strict=True)
     rows = [

@@ -1,0 +1,145 @@
+"""Measure how time and memory grow with the number of clients.
+
+    python benchmarks/scaling.py [--smallest 100] [--largest 1000000] [--most-seconds 60]
+
+Every line is a fresh interpreter, with linear algebra on one thread. Time is the median of
+some calls, wall clock and CPU. Growth is the ratio of CPU times over a tenfold N, divided by
+that of N log N, so 1 is N log N and less is better. Memory is the peak that tracemalloc sees
+during one more call (NumPy reports its arrays to it), beyond what was allocated before, in
+vectors of N float64. A solver that is expected to need more than `--most-seconds` for a
+call is left out from there on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fleets import Fleet, make_fleet
+from tables import print_table, seconds
+
+from fedpace import Solution, solve_max_time, solve_mean_time
+
+# A fleet this small is solved often enough for a median; a large one once.
+CLIENTS_PER_MEDIAN = 3_000_000
+MOST_CALLS = 21
+
+
+class Solver(NamedTuple):
+    """P3 for `draws` = 1 and P2 otherwise, with or without a cap on the weights."""
+
+    name: str
+    draws: int
+    max_weight: float | None
+
+    def __call__(self, fleet: Fleet) -> Solution:
+        """Solve with c = S_0."""
+        if self.draws == 1:
+            return solve_mean_time(*fleet, max_weight=self.max_weight)
+        return solve_max_time(*fleet, None, self.draws, max_weight=self.max_weight)
+
+
+SOLVERS = (
+    Solver("P3", 1, None),
+    Solver("P3, capped", 1, 1.0),
+    Solver("P2, K = 10", 10, None),
+    Solver("P2, K = 10, capped", 10, 1.0),
+    Solver("P2, K = 100", 100, None),
+    Solver("P2, K = 100, capped", 100, 1.0),
+)
+
+
+class Measurement(NamedTuple):
+    """Wall-clock and CPU seconds, peak memory in vectors of length N, and the steps taken."""
+
+    wall: float
+    cpu: float
+    vectors: float
+    steps: int
+
+
+def measure(solver: Solver, n: int) -> Measurement:
+    """Time the calls, then trace one more; the first small one only imports what is needed."""
+    solver(make_fleet(10, "exponential", seed=0))
+    fleet = make_fleet(n, "exponential", seed=0)
+    calls = min(max(CLIENTS_PER_MEDIAN // n, 1), MOST_CALLS)
+    times = [_times(solver, fleet) for _ in range(calls)]
+    wall, cpu = (statistics.median(column) for column in zip(*times, strict=True))
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    solution = solver(fleet)
+    _, peak = tracemalloc.get_traced_memory()
+    return Measurement(wall, cpu, (peak - before) / (8 * n), solution.iterations)
+
+
+def _times(solver: Solver, fleet: Fleet) -> tuple[float, float]:
+    wall, cpu = time.perf_counter(), time.process_time()
+    solver(fleet)
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def measure_apart(index: int, n: int) -> Measurement:
+    """Measure in a fresh interpreter."""
+    result = subprocess.run(
+        [sys.executable, __file__, "--one", str(index), str(n)],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )
+    return Measurement(*json.loads(result.stdout))
+
+
+def rows(index: int, smallest: int, largest: int, most_seconds: float) -> Iterator[list[str]]:
+    """Yield a line for every tenfold N."""
+    n, before = smallest, None
+    while n <= largest:
+        if before and before.wall * linearithmic_growth(n) > most_seconds:
+            yield [SOLVERS[index].name, f"{n:.0e}", *["–"] * 5]
+            return
+        found = measure_apart(index, n)
+        growth = f"{found.cpu / before.cpu / linearithmic_growth(n):.2f}" if before else "–"
+        yield [
+            SOLVERS[index].name,
+            f"{n:.0e}",
+            seconds(found.wall),
+            seconds(found.cpu),
+            growth,
+            f"{found.vectors:.1f}",
+            str(found.steps),
+        ]
+        n, before = 10 * n, found
+
+
+def linearithmic_growth(n: int) -> float:
+    """Return N log N over its value for a tenth of N."""
+    return 10 * math.log(n) / math.log(n / 10)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description="Measure time and memory against N.")
+    parser.add_argument("--smallest", type=int, default=100)
+    parser.add_argument("--largest", type=int, default=1_000_000)
+    parser.add_argument("--most-seconds", type=float, default=60, help="for one call")
+    parser.add_argument("--one", nargs=2, type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(SOLVERS[options.one[0]], options.one[1])))
+        return
+    header = ["solver", "N", "wall clock", "CPU", "growth / N log N", "vectors", "steps"]
+    limits = options.smallest, options.largest, options.most_seconds
+    print_table(header, (row for index in range(len(SOLVERS)) for row in rows(index, *limits)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Curves over seeds: the mean and the band of many runs on a common grid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from fedpace.profile import FloatArray
+from fedpace.report.setups import Sweep
+from fedpace.report.summary import Interval, mean_interval, times_of
+from fedpace.rounds.history import Row
+from fedpace.studies.store import Run
+
+# Finer than a screen shows, and small enough for a page with dozens of curves.
+GRID_POINTS = 300
+# The band holds the middle 80 % of the runs: their spread, which more seeds do not shrink.
+BAND = (10, 90)
+
+Ordinate = Literal["loss", "accuracy"]
+Abscissa = Literal["seconds", "round"]
+
+
+class Curve(NamedTuple):
+    """Mean and band over runs."""
+
+    x: FloatArray
+    mean: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+
+def curve(runs: Sequence[Run], y: Ordinate, x: Abscissa) -> Curve:
+    """Return the mean and the band of runs.
+
+    What is known at a time is the last evaluation before it, so each run is a step function. A
+    run that has ended keeps its last value, for otherwise only the slow ones would be averaged;
+    the curve ends where fewer than half of the runs are still going.
+    """
+    paths = [_path(run, y, x) for run in runs]
+    start = max(xs[0] for xs, _ in paths)
+    end = sorted(xs[-1] for xs, _ in paths)[len(paths) // 2]
+    grid = np.linspace(start, max(start, end), GRID_POINTS)
+    if x == "round":
+        grid = np.unique(np.rint(grid))
+    values = np.array([ys[np.searchsorted(xs, grid, side="right") - 1] for xs, ys in paths])
+    with np.errstate(invalid="ignore"):  # a run that diverged has no finite mean
+        low, high = np.percentile(values, BAND, axis=0)
+        return Curve(grid, values.mean(axis=0), low, high)
+
+
+def own_rounds(run: Run) -> list[Row]:
+    """Return the rows on the way of the final model: of the pilots, the one trained on from."""
+    rows = run.history.rows
+    pilots = {
+        name: [row for row in rows[1:] if row.phase == name]
+        for name in ("pilot-uniform", "pilot-weighted")
+    }
+    # The better pilot goes on, the first of two equal ones: see estimation.adaptive.
+    best = min(pilots.values(), key=lambda pilot: pilot[-1].loss if pilot else math.inf)
+    return [rows[0], *best, *(row for row in rows[1:] if not row.phase.startswith("pilot"))]
+
+
+def pilots_end(runs: Sequence[Run], x: Abscissa) -> float:
+    """Return where the pilots were over, averaged over runs; NaN for runs without any."""
+    ends = []
+    for run in runs:
+        rows = own_rounds(run) if x == "round" else run.history.rows
+        pilots = [row for row in rows if row.phase.startswith("pilot") and row.round > 0]
+        if pilots:
+            ends.append(getattr(pilots[-1], x))
+    return float(np.mean(ends)) if ends else math.nan
+
+
+class Sensitivity(NamedTuple):
+    """Seconds to the target of a scheme over given c/S_0, and with c estimated.
+
+    `chosen` holds the estimates of c/S_0 by seed order, `defaults` how many are the default.
+    """
+
+    scheme: str
+    seconds: list[Interval]
+    estimated: Interval
+    chosen: list[float]
+    defaults: int
+
+
+def sensitivities(sweep: Sweep) -> list[Sensitivity]:
+    """Return, for each scheme of a sweep, the time to the target against c."""
+    schemes = dict.fromkeys(scheme for setup in sweep.members for scheme in setup.schemes)
+    return [_sensitivity(sweep, scheme) for scheme in schemes]
+
+
+def places(values: Sequence[float]) -> list[float]:
+    """Return where values of c/S_0 go on a logarithmic axis: 0 a step left of all others.
+
+    >>> places([0.0, 0.3, 1.0])
+    [0.1, 0.3, 1.0]
+    """
+    positive = [value for value in values if value > 0]
+    zero = min(positive, default=1.0) / 3
+    return [value if value > 0 else round(zero, 12) for value in values]
+
+
+def _sensitivity(sweep: Sweep, scheme: str) -> Sensitivity:
+    runs = [] if sweep.base is None else sweep.base.of(scheme)
+    estimates = [(run.ratio, float(run.profile.importance.sum()) ** 2) for run in runs]
+    return Sensitivity(
+        scheme,
+        [mean_interval(times_of(setup.of(scheme)).gross.values()) for setup in sweep.members],
+        mean_interval(times_of(runs).gross.values()),
+        [ratio.value / scale for ratio, scale in estimates if ratio is not None],
+        sum(ratio is not None and not ratio.identified for ratio, _ in estimates),
+    )
+
+
+def _path(run: Run, y: Ordinate, x: Abscissa) -> tuple[FloatArray, FloatArray]:
+    rows = own_rounds(run) if x == "round" else list(run.history.rows)
+    if y == "accuracy" and len(rows) > 1:
+        rows = rows[1:]  # the initial model has all classes tied: no accuracy to speak of
+    return (
+        np.array([getattr(row, x) for row in rows], dtype=np.float64),
+        np.array([getattr(row, y) for row in rows], dtype=np.float64),
+    )

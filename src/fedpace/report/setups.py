@@ -1,0 +1,148 @@
+"""Sort runs into setups: the runs of one configuration and one version of fedpace."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedpace.profile import FloatArray
+from fedpace.sampling.schemes import SCHEMES, VARIANTS
+from fedpace.studies.experiment import WITHOUT_PILOTS
+from fedpace.studies.store import Run
+from fedpace.studies.study import Study
+
+ORDER = (*SCHEMES, *VARIANTS)
+SWEPT = "sampling.c_over_s0"
+# What names a configuration without changing a number.
+NAMES = {"name", "title", "paper"}
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """All runs of a configuration; `label` tells it from the others, `slug` names its files."""
+
+    study: Study
+    version: str
+    label: str
+    slug: str
+    runs: tuple[Run, ...]
+
+    @property
+    def schemes(self) -> list[str]:
+        """The schemes that were run, in the usual order."""
+        return sorted({run.scheme for run in self.runs}, key=ORDER.index)
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds that were run."""
+        return sorted({run.seed for run in self.runs})
+
+    def of(self, scheme: str) -> list[Run]:
+        """Return the runs of a scheme, by seed."""
+        mine = (run for run in self.runs if run.scheme == scheme)
+        return sorted(mine, key=lambda run: run.seed)
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """Setups that differ in a given c/S_0 only, by c; `base` is the one that estimates c."""
+
+    base: Setup | None
+    members: tuple[Setup, ...]
+
+    @property
+    def values(self) -> list[float]:
+        """The values of c/S_0."""
+        return [setup.study.sampling.c_over_s0 or 0.0 for setup in self.members]
+
+
+def setups_of(runs: Iterable[Run]) -> list[Setup]:
+    """Group runs by configuration and version, the one with most runs first.
+
+    Of two files of the same run the first counts.
+    """
+    groups: dict[str, dict[tuple[str, int], Run]] = {}
+    for run in runs:
+        groups.setdefault(_key(_settings(run)), {}).setdefault((run.scheme, run.seed), run)
+    largest_first = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    firsts: dict[str, Run] = {}
+    setups: list[Setup] = []
+    for _, group in largest_first:
+        run = next(iter(group.values()))
+        first = firsts.setdefault(run.study.name, run)
+        label = ", ".join([run.study.name, *_differences(_settings(first), _settings(run))])
+        slug = _slug(label, {setup.slug for setup in setups})
+        setups.append(Setup(run.study, run.version, label, slug, tuple(group.values())))
+    return setups
+
+
+def without_sweeps(setups: list[Setup]) -> tuple[list[Setup], list[Sweep]]:
+    """Take out the setups that only scan c: two or more values of c/S_0, all else equal."""
+    families: dict[str, list[Setup]] = {}
+    for setup in setups:
+        settings = _settings(setup.runs[0]) | {SWEPT: None}
+        families.setdefault(_key(settings), []).append(setup)
+    sweeps = [sweep for family in families.values() if (sweep := _sweep(family))]
+    swept = {id(member) for sweep in sweeps for member in sweep.members}
+    return [setup for setup in setups if id(setup) not in swept], sweeps
+
+
+def optimising(setup: Setup) -> list[tuple[str, Run, FloatArray]]:
+    """Return each scheme that weighs time or importance, with its first run and its q."""
+    firsts = [(scheme, setup.of(scheme)[0]) for scheme in setup.schemes]
+    return [
+        (scheme, run, run.q)
+        for scheme, run in firsts
+        if run.q is not None and scheme not in WITHOUT_PILOTS
+    ]
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings as one level, with dots between section and field.
+
+    >>> flat({"training": {"k": 5}, "name": "x"})
+    {'training.k': 5, 'name': 'x'}
+    """
+    result: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            result |= flat(value, f"{prefix}{name}.")
+        else:
+            result[prefix + name] = value
+    return result
+
+
+def _sweep(family: list[Setup]) -> Sweep | None:
+    given = [setup for setup in family if setup.study.sampling.c_over_s0 is not None]
+    base = next((setup for setup in family if setup.study.sampling.c_over_s0 is None), None)
+    if len(given) < 2:
+        return None
+    return Sweep(base, tuple(sorted(given, key=lambda each: each.study.sampling.c_over_s0 or 0.0)))
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    return flat(run.study.model_dump(mode="json", exclude=NAMES)) | {"version": run.version}
+
+
+def _key(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, sort_keys=True)
+
+
+def _differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{name} = {'none' if value is None else value}"
+        for name, value in second.items()
+        if first[name] != value
+    ]
+
+
+def _slug(label: str, taken: set[str]) -> str:
+    """Return a short file name that no other setup has."""
+    plain = re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.")[:60] or "setup"
+    count = 1
+    while (slug := plain if count == 1 else f"{plain}-{count}") in taken:
+        count += 1
+    return slug

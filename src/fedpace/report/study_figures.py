@@ -1,0 +1,300 @@
+"""Figures of a study, with Matplotlib: curves over seeds, probabilities, sensitivity to c."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedpace.errors import MissingExtraError
+from fedpace.profile import FloatArray
+from fedpace.report.curves import (
+    Abscissa,
+    Curve,
+    Ordinate,
+    Sensitivity,
+    curve,
+    pilots_end,
+    places,
+    sensitivities,
+)
+from fedpace.report.figures import COLOURS, save
+from fedpace.report.setups import Setup, Sweep, optimising
+from fedpace.report.summary import BASELINE, Interval, Summary, mean_interval, times_of
+from fedpace.studies.store import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+
+# For schemes that are not among the compared ones; the last of Okabe and Ito's colours.
+OTHER_COLOUR = "#CC79A7"
+# Told apart by more than colour, in print too.
+DASHES = {"weighted": "--", "statistical": "-.", "optimal-max": (0, (6, 1.5))}
+# The three figures of a setup: file name, ordinate, abscissa.
+CURVES: tuple[tuple[str, Ordinate, Abscissa], ...] = (
+    ("loss-seconds", "loss", "seconds"),
+    ("accuracy-seconds", "accuracy", "seconds"),
+    ("loss-rounds", "loss", "round"),
+)
+LABELS = {
+    "loss": "global training loss",
+    "accuracy": "test accuracy, %",
+    "seconds": "wall-clock time, s",
+    "round": "round",
+}
+BAND_NOTE = "Lines: mean over seeds. Bands: central 80 % of the runs."
+TARGET_NOTE = " Dots: mean arrival at the target."
+FORMATS = ("png", "pdf")
+
+
+def colour(scheme: str) -> str:
+    """Return a scheme's colour, the same in every figure."""
+    return COLOURS.get(scheme, OTHER_COLOUR)
+
+
+def scale(y: Ordinate) -> float:
+    """Return what a quantity is multiplied by to be shown: accuracy is in percent."""
+    return 100.0 if y == "accuracy" else 1.0
+
+
+def target_value(summary: Summary, y: Ordinate) -> float:
+    """Return where the target line of a figure is, in the figure's unit; NaN without one."""
+    loss = summary.setup.study.stop.loss
+    if y == "accuracy":
+        return scale(y) * summary.accuracy.value
+    return math.nan if loss is None else loss
+
+
+def target_text(value: float, y: Ordinate) -> str:
+    """Return the label of a target line.
+
+    >>> target_text(78.49, "accuracy"), target_text(0.78, "loss")
+    ('target accuracy 78.5 %', 'target loss 0.78')
+    """
+    return f"target accuracy {value:.1f} %" if y == "accuracy" else f"target loss {value:g}"
+
+
+def pilot_ends(setup: Setup, x: Abscissa) -> list[float]:
+    """Return where pilots end, averaged over seeds: one place if all schemes share the pilots."""
+    ends = (pilots_end(setup.of(scheme), x) for scheme in setup.schemes)
+    return sorted({round(end, 9) for end in ends if math.isfinite(end)})
+
+
+def write_figures(summaries: list[Summary], sweeps: list[Sweep], folder: Path) -> Iterator[Path]:
+    """Draw everything as PNG and PDF, and yield each file when it is written."""
+    for summary in summaries:
+        slug = summary.setup.slug
+        for name, y, x in CURVES:
+            yield from _written(curve_figure(summary, y, x), folder / f"{slug}-{name}")
+        if optimising(summary.setup):
+            yield from _written(chances_figure(summary.setup), folder / f"{slug}-probabilities")
+    for sweep in sweeps:
+        name = (sweep.base or sweep.members[0]).slug
+        yield from _written(sensitivity_figure(sweep), folder / f"{name}-sensitivity")
+
+
+def curve_figure(summary: Summary, y: Ordinate, x: Abscissa) -> Figure:
+    """Draw every scheme's mean and band, the target, and where pilots end."""
+    figure = _figure(7.2, 4.4)
+    axes = figure.add_subplot()
+    for scheme in summary.setup.schemes:
+        _draw_curve(axes, curve(summary.setup.of(scheme), y, x), scheme, scale(y))
+    axes.set(xlabel=LABELS[x], ylabel=LABELS[y], title=summary.setup.study.title)
+    if y == "loss":
+        axes.set_yscale("log")
+        _plain_numbers(axes.yaxis, steps=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0))
+    _draw_target(axes, summary, y, x)
+    _draw_pilots(axes, summary.setup, x)
+    axes.set_xlim(left=0)  # last, for it ends the search for a right end that shows everything
+    _finish(figure, axes, note=BAND_NOTE + (TARGET_NOTE if y == "loss" else ""))
+    return figure
+
+
+def chances_figure(setup: Setup) -> Figure:
+    """Draw the probabilities of each optimising scheme against time, coloured by importance."""
+    shown = optimising(setup)
+    figure = _figure(3.3 * len(shown) + 1.2, 3.9)
+    panels = figure.subplots(1, len(shown), sharex=True, sharey=True, squeeze=False)[0]
+    shares = [relative_importance(run) for _, run, _ in shown]
+    norm = _log_norm(np.concatenate(shares))
+    for axes, share, (scheme, run, q) in zip(panels, shares, shown, strict=True):
+        order = np.argsort(share)  # the most important last, on top
+        points = axes.scatter(run.profile.times[order], q[order], c=share[order], norm=norm,
+                              cmap="viridis", s=26, edgecolors="none")  # fmt: skip
+        axes.axhline(1 / q.size, color="0.5", linewidth=0.8, linestyle="--", zorder=0)
+        axes.set(xscale="log", yscale="log", xlabel="round time of the client, s")
+        axes.set_title(f"{scheme}, seed {run.seed}", fontsize="medium", loc="left")
+        axes.grid(alpha=0.2)
+    panels[0].set_ylabel("probability per draw, q")
+    panels[0].annotate("uniform, 1/N", (0.02, 1 / q.size), (0, 3), fontsize="small", color="0.35",
+                       xycoords=panels[0].get_yaxis_transform(),
+                       textcoords="offset points")  # fmt: skip
+    bar = figure.colorbar(points, ax=panels.tolist(), label="importance p·G, mean = 1")
+    _plain_numbers(panels[0].xaxis, steps=(1.0,))
+    _plain_numbers(panels[0].yaxis, steps=(1.0,))
+    _plain_numbers(bar.ax.yaxis, steps=(1.0, 2.0, 5.0))
+    figure.suptitle(setup.study.title, fontsize="medium")
+    return figure
+
+
+def relative_importance(run: Run) -> FloatArray:
+    """Return p_i G_i relative to its mean over the clients."""
+    importance = run.profile.importance
+    share: FloatArray = importance / importance.mean()
+    return share
+
+
+def sensitivity_figure(sweep: Sweep) -> Figure:
+    """Draw time to the target against c/S_0, with what was estimated marked by a star."""
+    figure = _figure(7.2, 4.4)
+    axes = figure.add_subplot()
+    lines = sensitivities(sweep)
+    for index, line in enumerate(lines):
+        # Beside one another, so that no bar hides another.
+        _draw_sensitivity(axes, sweep, line, 1.05 ** (index - (len(lines) - 1) / 2))
+    _draw_baseline(axes, sweep)
+    axes.set(xscale="log", xlabel="c / S₀, given", ylabel="time to the target, s")
+    axes.set_ylim(bottom=0)
+    axes.set_xticks(places(sweep.values), [f"{value:g}" for value in sweep.values])
+    axes.minorticks_off()
+    axes.set_title(f"{sweep.members[0].study.title}\n{estimate_note(sweep)}".strip())
+    _finish(figure, axes, note="Points: mean over seeds, bars: its 95 % interval. "
+            "The star's bar: central 80 % of the estimates.")  # fmt: skip
+    return figure
+
+
+def estimate_note(sweep: Sweep) -> str:
+    """Say in how many runs c could not be estimated; empty if none tried."""
+    lines = sensitivities(sweep)
+    total = sum(len(line.chosen) for line in lines)
+    default = sum(line.defaults for line in lines)
+    return f"Star: c estimated; not identified, so near S₀, in {default} of {total} runs" * (
+        total > 0
+    )
+
+
+def chosen_span(line: Sensitivity) -> Interval:
+    """Return the median estimate of c/S_0 and its central 80 % over seeds."""
+    low, middle, high = np.percentile(line.chosen, (10, 50, 90)).tolist()
+    return Interval(middle, low, high, len(line.chosen))
+
+
+def baseline_seconds(sweep: Sweep) -> Interval:
+    """Return uniform's time to the target in the same setup, which does not depend on c."""
+    if sweep.base is None:
+        return Interval()
+    return mean_interval(times_of(sweep.base.of(BASELINE)).gross.values())
+
+
+def _draw_curve(axes: Axes, line: Curve, scheme: str, factor: float) -> None:
+    mine = colour(scheme)
+    axes.plot(line.x, factor * line.mean, color=mine, linestyle=DASHES.get(scheme, "-"),
+              linewidth=1.6, label=scheme)  # fmt: skip
+    axes.fill_between(line.x, factor * line.low, factor * line.high, color=mine, alpha=0.15,
+                      linewidth=0)  # fmt: skip
+
+
+def _draw_target(axes: Axes, summary: Summary, y: Ordinate, x: Abscissa) -> None:
+    value = target_value(summary, y)
+    if not math.isfinite(value):
+        return
+    axes.axhline(value, color="0.3", linewidth=0.9, linestyle=(0, (6, 3)), zorder=1)
+    axes.annotate(
+        target_text(value, y),
+        (0.99, value),
+        (0, 3 if y == "accuracy" else -3),
+        xycoords=axes.get_yaxis_transform(),
+        textcoords="offset points",
+        ha="right",
+        va="bottom" if y == "accuracy" else "top",
+        fontsize="small",
+        color="0.2",
+    )
+    axes.margins(y=0.1)
+    if y == "loss":
+        for row in summary.rows:
+            mean = (row.seconds if x == "seconds" else row.rounds).value
+            axes.plot(mean, value, "o", color=colour(row.scheme), markersize=6,
+                      markeredgecolor="white", zorder=4)  # fmt: skip
+
+
+def _draw_pilots(axes: Axes, setup: Setup, x: Abscissa) -> None:
+    """Mark where pilots end, once for all schemes that share them."""
+    for end in pilot_ends(setup, x):
+        axes.axvline(end, color="0.55", linewidth=0.9, linestyle=":", zorder=1)
+        axes.annotate("pilots end", (end, 0.99), (3, 0), xycoords=axes.get_xaxis_transform(),
+                      textcoords="offset points", va="top", fontsize="small",
+                      color="0.35")  # fmt: skip
+
+
+def _draw_sensitivity(axes: Axes, sweep: Sweep, line: Sensitivity, aside: float) -> None:
+    mine = colour(line.scheme)
+    x = [aside * place for place in places(sweep.values)]
+    y = [point.value for point in line.seconds]
+    axes.errorbar(x, y, yerr=_bars(line.seconds), color=mine, marker="o", markersize=4,
+                  linewidth=1.4, capsize=3, label=line.scheme,
+                  linestyle=DASHES.get(line.scheme, "-"))  # fmt: skip
+    if line.chosen:
+        span = chosen_span(line)
+        low, middle, high = places([*sweep.values, span.low, span.value, span.high])[-3:]
+        axes.errorbar(middle, line.estimated.value, xerr=[[middle - low], [high - middle]],
+                      color=mine, marker="*", markersize=15, markeredgecolor="black",
+                      capsize=4, zorder=5)  # fmt: skip
+
+
+def _draw_baseline(axes: Axes, sweep: Sweep) -> None:
+    seconds = baseline_seconds(sweep).value
+    if math.isfinite(seconds):
+        axes.axhline(seconds, color=colour(BASELINE), linestyle=":", label=BASELINE)
+
+
+def _bars(points: list[Interval]) -> list[list[float]]:
+    """Return the distances to both ends, 0 for a point without an interval."""
+    ends = [(point.value - point.low, point.high - point.value) for point in points]
+    return np.nan_to_num(np.array(ends).T).tolist()  # type: ignore[no-any-return]
+
+
+def _finish(figure: Figure, axes: Axes, *, note: str) -> None:
+    axes.set_title(axes.get_title(), fontsize="medium")
+    axes.grid(alpha=0.2)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    figure.supxlabel(note, fontsize="x-small", color="0.35")
+
+
+def _written(figure: Figure, stem: Path) -> Iterator[Path]:
+    for ending in FORMATS:
+        path = stem.with_name(f"{stem.name}.{ending}")
+        save(figure, path)
+        yield path
+
+
+def _log_norm(values: FloatArray) -> LogNorm:
+    from matplotlib.colors import LogNorm
+
+    return LogNorm(vmin=values.min(), vmax=values.max())
+
+
+def _plain_numbers(axis: Axis, *, steps: tuple[float, ...]) -> None:
+    """Label a logarithmic axis 0.1, 1, 10: multiples of powers are hard to read."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=steps))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _figure(width: float, height: float) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError(
+            "figures need Matplotlib; install it with: pip install 'fedpace[report]'"
+        ) from None
+    return Figure(figsize=(width, height), layout="constrained")

@@ -1,0 +1,258 @@
+"""The time-to-target table: Markdown, CSV, LaTeX, HTML and the terminal."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import math
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from fedpace.report.summary import BASELINE, PROPOSED, Interval, SchemeSummary, Summary
+
+NOTHING = "–"
+# Titles in LaTeX are broken into lines of about this many letters.
+TITLE_WIDTH = 12
+CAPTION = "Mean over seeds, with its 95 % interval; times include pilots unless said otherwise."
+Cell = tuple[str, str]
+# What LaTeX reads as a command or does not have in its fonts.
+LATEX = str.maketrans(
+    {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "≥": r"$\ge$", "≤": r"$\le$",
+     "≈": r"$\approx$", "×": r"$\times$", "–": "--", "\\": r"\textbackslash{}", "$": r"\$",
+     "{": r"\{", "}": r"\}", "^": r"\^{}", "~": r"\~{}"}
+)  # fmt: skip
+
+
+class Column(NamedTuple):
+    """A column: its title, and its cell of a row, a value and its interval.
+
+    The terminal and a page of a paper are narrow and have the columns that are not `wide`.
+    """
+
+    title: str
+    cell: Callable[[SchemeSummary], Cell]
+    wide: bool = False
+
+
+def columns(summary: Summary) -> list[Column]:
+    """Return the columns of a setup's table.
+
+    The paper's columns are left out where it has no figure, and the time to the target accuracy
+    where there is none.
+    """
+    accuracy = f"time to accuracy {100 * summary.accuracy.value:.1f} %, s"
+    every = [
+        Column("scheme", lambda row: (row.scheme, "")),
+        Column("reached", lambda row: (f"{row.reached} of {row.runs}", "")),
+        Column(f"time to {summary.target}, s", lambda row: _cell(row.seconds, _seconds)),
+        Column("rounds", lambda row: _cell(row.rounds, _rounds), wide=True),
+        Column("of it pilots, s", lambda row: _cell(row.pilot_seconds, _seconds), wide=True),
+        Column("without pilots, s", lambda row: _cell(row.net_seconds, _seconds), wide=True),
+        Column(f"time vs {BASELINE}", lambda row: _cell(row.to_uniform, _ratio)),
+        Column(f"time vs {PROPOSED}", lambda row: _cell(row.to_proposed, _ratio)),
+        Column("same, without pilots", lambda row: _cell(row.net_to_proposed, _ratio)),
+        Column("paper, s", lambda row: (_seconds(row.paper_seconds), ""), wide=True),
+        Column("same, in the paper", lambda row: (_ratio(row.paper_ratio), "")),
+        Column(accuracy, _accuracy, wide=True),
+    ]
+    left_out = set() if summary.setup.study.paper else {"paper, s", "same, in the paper"}
+    if not math.isfinite(summary.accuracy.value):
+        left_out.add(accuracy)
+    return [column for column in every if column.title not in left_out]
+
+
+def notes(summary: Summary) -> list[str]:
+    """Return what a reader has to know to read the table."""
+    lines = [
+        "Mean over seeds with its 95 % interval (Student's t). “Time vs” is the scheme's time over "
+        "the other's: the ratio of the means over the seeds that both have, with the interval of "
+        "the paired delta method on its logarithm. Rounds count the way of the final model: of "
+        "the two pilots, the one that training went on from."
+    ]
+    lines += [_missed(row) for row in summary.rows if row.reached < row.runs]
+    if math.isfinite(summary.accuracy.value) and summary.setup.study.stop.accuracy is None:
+        lines.append(
+            f"The target accuracy is the one with which {PROPOSED} reaches the target loss, on "
+            "average. Runs end at the target loss, some of them before that accuracy: those are "
+            "counted beside the time, which is then a lower bound."
+        )
+    return lines
+
+
+def markdown(summaries: Sequence[Summary]) -> str:
+    """Return one heading, table and list of notes per setup."""
+    parts = []
+    for summary in summaries:
+        shown = columns(summary)
+        lines = [[column.title for column in shown], ["---"] + ["---:"] * (len(shown) - 1)]
+        lines += [[_joined(column.cell(row)) for column in shown] for row in summary.rows]
+        table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+        remarks = "\n".join(f"- {note}" for note in notes(summary))
+        parts.append(f"## {heading(summary)}\n\n{table}\n\n{remarks}\n")
+    return "\n".join(parts)
+
+
+def latex(summaries: Sequence[Summary]) -> str:
+    r"""Return the main columns, one table per setup, for \usepackage{booktabs}."""
+    return "\n".join(_latex_table(summary) for summary in summaries)
+
+
+def csv_text(summaries: Sequence[Summary]) -> str:
+    """Return every number, in full, one line per setup and scheme."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for index, summary in enumerate(summaries):
+        for number, row in enumerate(summary.rows):
+            record = _record(summary, row)
+            if index == number == 0:
+                writer.writerow(record)
+            writer.writerow(record.values())
+    return text.getvalue()
+
+
+def html_table(summary: Summary) -> str:
+    """Return the table for the page; the cells have the same text as in Markdown."""
+    shown = columns(summary)
+    head = "".join(f"<th scope=col>{html.escape(column.title)}</th>" for column in shown)
+    body = "".join(
+        f'<tr data-scheme="{html.escape(row.scheme)}">'
+        + "".join(_html_cell(column.cell(row)) for column in shown)
+        + "</tr>\n"
+        for row in summary.rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>"
+
+
+def terminal_table(summary: Summary) -> Table:
+    """Return the table for the terminal: the main columns, intervals below their values."""
+    shown = _main(summary)
+    table = Table(
+        title=escape(heading(summary)),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for column in shown:
+        words = column.title.split() + [column.cell(row)[0] for row in summary.rows]
+        justify: Literal["left", "right"] = "left" if column is shown[0] else "right"
+        table.add_column(column.title, justify=justify, min_width=max(map(len, words)))
+    for row in summary.rows:
+        cells = (column.cell(row) for column in shown)
+        table.add_row(*("\n".join(escape(part) for part in cell if part) for cell in cells))
+    return table
+
+
+def heading(summary: Summary) -> str:
+    """Return the title of a setup, and in what it differs from others of its name."""
+    setup = summary.setup
+    extra = setup.label.removeprefix(setup.study.name)
+    return f"{setup.study.title}{extra}"
+
+
+def _main(summary: Summary) -> list[Column]:
+    return [column for column in columns(summary) if not column.wide]
+
+
+def _missed(row: SchemeSummary) -> str:
+    text = f"{row.scheme}: {row.runs - row.reached} of {row.runs} not reached"
+    return (
+        f"{text}; its time is that of the others, a lower bound (≥)." if row.reached else f"{text}."
+    )
+
+
+def _accuracy(row: SchemeSummary) -> Cell:
+    value, interval = _cell(row.accuracy_seconds, _seconds)
+    if row.accuracy_reached < row.runs:
+        interval = f"{interval} {row.accuracy_reached} of {row.runs}".strip()
+    return value, interval
+
+
+def _cell(interval: Interval, text: Callable[[float], str]) -> Cell:
+    value = f"{interval.bound} {text(interval.value)}".strip()
+    if not math.isfinite(interval.low) or interval.low == interval.high:
+        return value, ""
+    return value, f"[{text(interval.low)}, {text(interval.high)}]".replace("×", "")
+
+
+def _seconds(value: float) -> str:
+    """Return a time with about four digits; none at all reads as nothing."""
+    if not math.isfinite(value) or value == 0:
+        return NOTHING
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}"
+
+
+def _rounds(value: float) -> str:
+    return f"{value:,.0f}" if math.isfinite(value) else NOTHING
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}×" if math.isfinite(value) else NOTHING
+
+
+def _joined(cell: tuple[str, str]) -> str:
+    return " ".join(part for part in cell if part)
+
+
+def _html_cell(cell: tuple[str, str]) -> str:
+    value, interval = map(html.escape, cell)
+    return f"<td>{value}" + (f" <small>{interval}</small>" if interval else "") + "</td>"
+
+
+def _latex_table(summary: Summary) -> str:
+    shown = _main(summary)
+    titles = (textwrap.wrap(column.title, TITLE_WIDTH) for column in shown)
+    head = " & ".join(rf"\shortstack[r]{{{_latex(r'@@'.join(lines))}}}" for lines in titles)
+    body = [line for row in summary.rows for line in _latex_row(row, shown)]
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
+            rf"\caption{{{_latex(heading(summary))}. {_latex(CAPTION)}}}\smallskip",
+            rf"\begin{{tabular}}{{@{{}}l{'r' * (len(shown) - 1)}@{{}}}}",
+            r"\toprule",
+            head.replace("@@", r"\\") + r" \\",
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _latex_row(row: SchemeSummary, shown: Sequence[Column]) -> list[str]:
+    values, intervals = zip(*(column.cell(row) for column in shown), strict=True)
+    lines = [" & ".join(map(_latex, values)) + r" \\"]
+    if any(intervals):
+        small = (rf"{{\scriptsize {_latex(part)}}}" if part else "" for part in intervals)
+        lines.append(" & ".join(small) + r" \\")
+    return [*lines, r"\addlinespace"]
+
+
+def _latex(text: str) -> str:
+    return text.translate(LATEX)
+
+
+def _record(summary: Summary, row: SchemeSummary) -> dict[str, object]:
+    """Return a line of the CSV; an interval is three columns, an unknown number is empty."""
+    record: dict[str, object] = {"setup": summary.setup.label, "target": summary.target}
+    for name, value in row._asdict().items():
+        if isinstance(value, Interval):
+            record[name] = _plain(value.value)
+            record[f"{name}_low"], record[f"{name}_high"] = _plain(value.low), _plain(value.high)
+            record[f"{name}_bound"] = value.bound
+        else:
+            record[name] = _plain(value)
+    return record
+
+
+def _plain(value: object) -> object:
+    return "" if isinstance(value, float) and not math.isfinite(value) else value

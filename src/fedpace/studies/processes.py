@@ -1,0 +1,238 @@
+"""Runs in processes of this machine, one run at a time in each."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+import fedpace
+from fedpace.errors import InputError
+from fedpace.studies.experiment import run_one
+from fedpace.studies.store import packed_run
+from fedpace.studies.study import Study
+
+# How often a run is begun again after its process was killed.
+ATTEMPTS = 3
+# After this many deaths without a single answer in between, processes cannot live here at all.
+IN_A_ROW = 10
+
+
+class Job(NamedTuple):
+    """A run to be done."""
+
+    scheme: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.scheme}, seed {self.seed}"
+
+
+class Answer(NamedTuple):
+    """What became of a job: the packed run, or what went wrong, and the seconds it took."""
+
+    contents: bytes
+    problem: str = ""
+    seconds: float = 0.0
+    died: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """What crosses to another process or machine: the version, and the study as JSON."""
+
+    version: str
+    study: str
+
+    @classmethod
+    def of(cls, study: Study) -> Order:
+        """Write a study down for another process."""
+        return cls(fedpace.__version__, json.dumps(study.model_dump(mode="json")))
+
+
+def carried_out(order: Order, job: Job) -> Answer:
+    """Do one run in this process, and let nothing escape: what goes wrong is in the answer.
+
+    Linear algebra keeps to one thread from here on. Runs side by side would otherwise fight for
+    the cores, and the number of threads would change the last bits of the result.
+    """
+    begin = time.perf_counter()
+    try:
+        contents = _contents(order, job)
+    except InputError as error:
+        return Answer(b"", str(error), time.perf_counter() - begin)
+    except Exception as error:
+        return Answer(b"", _described(error), time.perf_counter() - begin)
+    return Answer(contents, "", time.perf_counter() - begin)
+
+
+def run_in_processes(
+    order: Order, jobs: Iterator[Job], *, processes: int, warn: Callable[[str], None]
+) -> Generator[tuple[Job, Answer], None, None]:
+    """Spread jobs over processes, and yield each with its answer as soon as it is there.
+
+    A job is taken from `jobs` when a process is free for it. Each process has a pipe of its own,
+    rather than a place in a pool: its death says which run it was, and leaves the others alone.
+    """
+    lanes = [_Lane(order) for _ in range(processes)]
+    deaths = _Deaths(warn)
+    try:
+        for lane in lanes:
+            lane.take(next(jobs, None))
+        while busy := [(lane, lane.job) for lane in lanes if lane.job]:
+            answered = wait([lane.calls for lane, _ in busy])
+            for lane, job in busy:
+                if lane.calls not in answered:
+                    continue
+                answer = lane.answer()
+                if deaths.call_for_another(job, answer):
+                    lane.take(job)
+                    continue
+                lane.take(None if deaths.hopeless else next(jobs, None))
+                yield job, answer
+        for job in jobs:  # none are left unless it is hopeless
+            yield job, Answer(b"", "not begun, because processes keep dying")
+    finally:
+        for lane in lanes:
+            lane.end()
+
+
+class _Lane:
+    """A process that does one job after another; it is started when it is first needed."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._process: SpawnProcess | None = None
+        self.job: Job | None = None
+
+    def take(self, job: Job | None) -> None:
+        """Begin a job; None leaves the process idle."""
+        self.job = job
+        if job is None:
+            return
+        # A process that dies at any point of this is noticed where its answer is awaited.
+        with contextlib.suppress(OSError):
+            if self._process is None:
+                self._start()
+            self.calls.send((self._order, job))
+
+    def answer(self) -> Answer:
+        """Return what came back, or an answer that tells how the process died."""
+        try:
+            answer = self.calls.recv()
+        except (EOFError, OSError):
+            return Answer(b"", f"its process {self.end(patience=1.0)}", died=True)
+        assert isinstance(answer, Answer)
+        return answer
+
+    def end(self, patience: float = 0.0) -> str:
+        """Make sure that the process is gone, and say how it went."""
+        process, self._process = self._process, None
+        if process is None:
+            return "is gone"
+        self.calls.close()
+        if process.pid is None:
+            return "could not be started"
+        process.join(patience)
+        process.kill()
+        process.join()
+        status = process.exitcode or 0
+        return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.calls, other_end = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other_end,), daemon=True)
+        try:
+            with _interrupts_held():
+                self._process.start()
+        finally:
+            other_end.close()
+
+
+class _Deaths:
+    """Count how often processes died, and decide which runs to begin again."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._of: Counter[Job] = Counter()
+        self._in_a_row = 0
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether processes cannot live here at all."""
+        return self._in_a_row >= IN_A_ROW
+
+    def call_for_another(self, job: Job, answer: Answer) -> bool:
+        """Take note of an answer, and tell whether its job is to begin again."""
+        if not answer.died:
+            self._in_a_row = 0
+            return False
+        self._in_a_row += 1
+        self._of[job] += 1
+        if self.hopeless or self._of[job] == ATTEMPTS:
+            return False
+        self._warn(f"{job}: {answer.problem}; it begins again")
+        return True
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Let a process started here never see Ctrl-C: this process decides, and ends the others."""
+    if os.name == "nt":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(calls: Connection) -> None:
+    """Do jobs until the other end is closed."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            calls.send(carried_out(*calls.recv()))
+
+
+def _end_with_parent() -> None:
+    """Do not outlive a parent that was killed: nobody would wait for the result."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _contents(order: Order, job: Job) -> bytes:
+    if order.version != fedpace.__version__:
+        raise InputError(
+            f"worker has fedpace {fedpace.__version__}, this is {order.version}; install the same"
+        )
+    threadpool_limits(1)
+    study = Study.model_validate_json(order.study)
+    # What overflows ends the run as diverged, which says it better than a warning.
+    with np.errstate(all="ignore"):
+        return packed_run(study, *job, run_one(study, *job))
+
+
+def _described(error: Exception) -> str:
+    """Return what happened and where, on one line."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"

@@ -1,0 +1,206 @@
+"""Scheme × seed over cores or a cluster; every finished run is stored at once."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from fedpace.errors import InputError
+from fedpace.profile import positive_count
+from fedpace.studies.cluster import run_on_cluster
+from fedpace.studies.experiment import known_scheme, parsed_schedule, simulator
+from fedpace.studies.processes import Answer, Job, Order, run_in_processes
+from fedpace.studies.store import DamagedRunError, Store, run_key
+from fedpace.studies.study import Study
+
+Warn = Callable[[str], None]
+# The scheme whose runs last longest: all clients train in every round.
+LONGEST = "full"
+
+
+class Failure(NamedTuple):
+    """A run that could not be done, and why."""
+
+    scheme: str
+    seed: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.scheme}, seed {self.seed}: {self.reason}"
+
+
+class Standing(NamedTuple):
+    """How far a study is; `seconds_left` is None as long as nothing can be said."""
+
+    done: int
+    total: int
+    seconds_left: float | None = None
+
+
+class Finished(NamedTuple):
+    """What a study came to: how many of its runs are stored, and which could not be done."""
+
+    stored: int
+    failures: tuple[Failure, ...]
+
+
+def run_study(
+    study: Study,
+    schemes: Sequence[str],
+    seeds: Sequence[int],
+    directory: Path,
+    *,
+    processes: int | None = None,
+    scheduler: str | None = None,
+    progress: Callable[[Standing], object] | None = None,
+    warn: Warn | None = None,
+) -> Finished:
+    """Run every scheme with every seed, and store each run as soon as it is finished.
+
+    What is stored already is not run again, so the same call goes on after an interruption of
+    any kind, a loss of power included. A damaged file is removed and its run done again. The
+    numbers depend on study, scheme and seed alone, not on where and in what order runs are done.
+
+    Processes are spawned: a script that calls this at import needs `if __name__ == "__main__":`.
+
+    Parameters
+    ----------
+    study : Study
+        What is trained.
+    schemes, seeds : sequences
+        Names of schemes, and integers ≥ 0.
+    directory : Path
+        Where runs are stored; it may hold runs of other studies.
+    processes : int ≥ 1, optional
+        Runs at a time on this machine; the cores by default.
+    scheduler : str, optional
+        The address of a Dask scheduler, such as tcp://10.0.0.1:8786, to run there instead.
+    progress : callable, optional
+        Is told the standing at the start and after every run.
+    warn : callable, optional
+        Is told of damaged files, killed processes and the like, one line each.
+    """
+    say = warn or _silent
+    jobs = checked_jobs(study, schemes, seeds)
+    count = usable_cores() if processes is None else positive_count("processes", processes)
+    store = Store(directory)
+    store.tidy()
+    todo = [job for job in jobs if not is_stored(store, study, job, say)]
+    clock = _Clock(len(jobs), todo, progress or _silent)
+    wanted = _still_wanted(store, study, todo, clock, say)
+    order = Order.of(study)
+    if scheduler is None or not todo:
+        answers = run_in_processes(order, wanted, processes=min(count, len(todo)), warn=say)
+    else:
+        answers = run_on_cluster(order, wanted, scheduler=scheduler, warn=say)
+    with closing(answers):
+        failures = _stored(store, study, answers, clock)
+    return Finished(len(jobs) - len(failures), failures)
+
+
+def checked_jobs(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> list[Job]:
+    """Return the runs in the order to begin them, or say what is wrong before any is begun.
+
+    One seed of every scheme comes first, so that the time left is known early; then what lasts
+    longest, so that no core is idle at the end.
+    """
+    if not schemes or not seeds or min(seeds) < 0:
+        raise InputError(
+            f"a study must have schemes and seeds of at least 0, got {len(schemes)} schemes and "
+            f"{len(seeds)} seeds from {min(seeds, default=0)}; see --schemes and --seeds"
+        )
+    for scheme in schemes:
+        known_scheme(scheme)
+    parsed_schedule(study.training.schedule)
+    simulator(study, seeds[0])
+    jobs = dict.fromkeys(Job(scheme, seed) for seed in seeds for scheme in schemes)
+    return sorted(jobs, key=lambda job: (job.seed != seeds[0], job.scheme != LONGEST))
+
+
+def is_stored(store: Store, study: Study, job: Job, warn: Warn) -> bool:
+    """Tell whether a run is there and whole; a damaged file of it is removed."""
+    while path := store.find(run_key(study, *job)):
+        try:
+            store.load(path)
+        except DamagedRunError as error:
+            warn(f"{error}; it is removed and {job} is done again")
+            store.remove(path)
+        else:
+            return True
+    return False
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _still_wanted(
+    store: Store, study: Study, todo: Iterable[Job], clock: _Clock, warn: Warn
+) -> Iterator[Job]:
+    """Hand out jobs, but for those that somebody else has stored in the meantime."""
+    for job in todo:
+        if is_stored(store, study, job, warn):
+            clock.note(job, 0.0)
+        else:
+            yield job
+
+
+def _stored(
+    store: Store, study: Study, answers: Iterator[tuple[Job, Answer]], clock: _Clock
+) -> tuple[Failure, ...]:
+    """Store what comes back, and return what went wrong."""
+    failures: list[Failure] = []
+    for job, answer in answers:
+        if answer.problem:
+            failures.append(Failure(*job, answer.problem))
+        else:
+            store.save_packed(run_key(study, *job), answer.contents)
+        clock.note(job, answer.seconds)
+    return tuple(failures)
+
+
+class _Clock:
+    """Keep the standing of a study, and tell it after every run."""
+
+    def __init__(
+        self, total: int, todo: Sequence[Job], progress: Callable[[Standing], object]
+    ) -> None:
+        self._begin = time.monotonic()
+        self._total = total
+        self._left = Counter(job.scheme for job in todo)
+        self._seconds: dict[str, list[float]] = {}
+        self._progress = progress
+        progress(self.standing())
+
+    def note(self, job: Job, seconds: float) -> None:
+        """Count a run that took so long; 0 for a run that was found."""
+        self._left[job.scheme] -= 1
+        if seconds > 0:
+            self._seconds.setdefault(job.scheme, []).append(seconds)
+        self._progress(self.standing())
+
+    def standing(self) -> Standing:
+        """Tell how far it is: the time so far × work left / work done."""
+        done = self._total - self._left.total()
+        spent = {scheme: sum(each) for scheme, each in self._seconds.items()}
+        if not spent:
+            return Standing(done, self._total)
+        usual = sum(spent.values()) / sum(map(len, self._seconds.values()))
+        ahead = sum(
+            count * (spent[scheme] / len(self._seconds[scheme]) if scheme in spent else usual)
+            for scheme, count in self._left.items()
+        )
+        elapsed = time.monotonic() - self._begin
+        return Standing(done, self._total, elapsed * ahead / sum(spent.values()))
+
+
+def _silent(_: object) -> None:
+    pass

@@ -1,0 +1,52 @@
+"""What a round does on average: the same as full participation, whatever the scheme."""
+
+import numpy as np
+import pytest
+
+from fedpace.data.synthetic import synthetic
+from fedpace.devices.round_times import Steady
+from fedpace.models.logistic import Logistic
+from fedpace.profile import FloatArray, Profile
+from fedpace.rounds.aggregate import aggregate
+from fedpace.rounds.simulator import Simulator
+from fedpace.sampling.design import Design, Everyone
+from fedpace.sampling.schemes import SCHEMES
+from fedpace.seeds import Seeds
+
+SIZES = np.array([40, 5, 20, 10, 15, 10])
+TIMES = np.array([1.0, 4.0, 2.0, 0.5, 3.0, 1.5])
+NORMS = np.array([2.0, 1.0, 4.0, 3.0, 1.0, 0.5])
+DRAWS = 1500
+
+
+def simulator() -> Simulator:
+    data = synthetic(SIZES, np.random.default_rng(0), features=2, classes=3)
+    return Simulator(data, Logistic(2, 3), Steady(TIMES), Seeds(4), local_steps=3, batch=4)
+
+
+def one_round(backend: Simulator, design: Design, rng: np.random.Generator) -> FloatArray:
+    start = np.linspace(-1, 1, backend.model.size)
+    draw = design.draw(rng)
+    reply = backend.run(start, draw, round_index=0, learning_rate=0.5)
+    return aggregate(start, draw.weights, reply.updates)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_average_of_many_aggregates_is_full_participation(scheme: str) -> None:
+    backend, rng = simulator(), np.random.default_rng(1)
+    design = SCHEMES[scheme](Profile(backend.weights, TIMES, NORMS), 3)
+    full = one_round(backend, Everyone(backend.weights), rng)
+    models = np.array([one_round(backend, design, rng) for _ in range(DRAWS)])
+    error = models.std(axis=0, ddof=1) / np.sqrt(DRAWS)
+    np.testing.assert_array_less(np.abs(models.mean(axis=0) - full), 5 * error + 1e-12)
+    if scheme != "full":
+        assert error.min() > 0
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_average_of_many_round_times_is_the_expected_one(scheme: str) -> None:
+    rng = np.random.default_rng(2)
+    design = SCHEMES[scheme](Profile(SIZES / SIZES.sum(), TIMES, NORMS), 3)
+    slowest = np.array([TIMES[design.draw(rng).clients].max() for _ in range(4000)])
+    error = slowest.std(ddof=1) / np.sqrt(slowest.size)
+    assert abs(slowest.mean() - design.expected_round_time(TIMES)) <= 5 * error + 1e-12

@@ -1,0 +1,184 @@
+"""One run of a study."""
+
+import numpy as np
+import pytest
+
+from fedpace.devices.round_times import Steady, Varying
+from fedpace.errors import InputError
+from fedpace.estimation.adaptive import Outcome
+from fedpace.estimation.gradients import estimated_grad_norms
+from fedpace.rounds.stopping import Stop
+from fedpace.sampling.design import Everyone, Published, WithReplacement
+from fedpace.sampling.schemes import SCHEMES, VARIANTS
+from fedpace.studies.experiment import (
+    WITHOUT_PILOTS,
+    known_scheme,
+    measured_profile,
+    parsed_schedule,
+    run_one,
+    simulator,
+)
+from fedpace.studies.study import Study, load_study
+
+SMALL = (
+    "data.sizes=power-law", "data.clients=6", "data.samples=150", "data.smallest=8",
+    "data.features=4", "data.classes=3", "training.k=3", "training.local_steps=3",
+    "training.batch=4", "training.schedule=inverse:0.3", "pilots.thresholds=[1.0, 0.9]",
+    "pilots.rounds=4", "stop.loss=none", "stop.seconds=none", "stop.rounds=8",
+)  # fmt: skip
+EVERY = [*SCHEMES, *VARIANTS]
+
+
+def small(*overrides: str) -> Study:
+    return load_study("simulation-1", [*SMALL, *overrides])
+
+
+def losses(outcome: Outcome) -> list[float]:
+    return [row.loss for row in outcome.history.rows]
+
+
+@pytest.mark.parametrize("scheme", EVERY)
+def test_a_run_is_the_same_every_time(scheme: str) -> None:
+    one, other = (run_one(small("devices.noise=0.2"), scheme, 3) for _ in range(2))
+    assert losses(one) == losses(other)
+    assert [row.seconds for row in one.history.rows] == [row.seconds for row in other.history.rows]
+    np.testing.assert_array_equal(one.state.parameters, other.state.parameters)
+
+
+@pytest.mark.parametrize("scheme", ["full", "uniform", "optimal-mean"])
+def test_another_seed_gives_another_run(scheme: str) -> None:
+    assert losses(run_one(small(), scheme, 3)) != losses(run_one(small(), scheme, 4))
+
+
+def test_all_schemes_of_a_seed_share_data_initial_model_and_times() -> None:
+    study = small("devices.noise=0.2", "devices.drift=0.1")
+    backend = simulator(study, 3)
+    outcomes = [run_one(study, scheme, 3) for scheme in EVERY]
+    for outcome in outcomes:
+        first = outcome.history.rows[0]
+        assert (first.loss, first.accuracy) == backend.evaluate(backend.initial())
+        np.testing.assert_array_equal(outcome.profile.weights, backend.weights)
+        np.testing.assert_array_equal(outcome.profile.times, backend.usual_times)
+        for row in outcome.history.rows[1:]:
+            np.testing.assert_array_equal(
+                row.client_seconds, backend.times.at(row.round - 1, row.clients)
+            )
+
+
+def test_one_draw_of_the_data_serves_all_seeds_if_the_study_says_so() -> None:
+    one, other = (simulator(small("data.seed=12"), seed) for seed in (0, 1))
+    np.testing.assert_array_equal(one.data.train.x, other.data.train.x)
+    assert (one.usual_times != other.usual_times).any()
+
+
+def test_without_a_seed_of_its_own_the_data_differs_between_seeds() -> None:
+    one, other, same = (simulator(small("data.seed=none"), seed) for seed in (0, 1, 0))
+    assert not np.array_equal(one.data.train.x, other.data.train.x)
+    np.testing.assert_array_equal(one.data.train.x, same.data.train.x)
+
+
+def test_the_simulator_is_what_the_study_says() -> None:
+    study = small("training.weight_decay=0.1", "training.clip=2", "data.test_share=0.2")
+    backend = simulator(study, 0)
+    assert (backend.local_steps, backend.batch) == (3, 4)
+    assert (backend.weight_decay, backend.clip) == (0.1, 2)
+    assert backend.data.train.sizes.sum() == 150
+    assert backend.data.train.sizes.min() >= 8
+    assert backend.data.train.x.shape[1] == 4
+    assert backend.model.size == 3 * 5
+
+
+def test_times_vary_only_where_the_study_asks_for_it() -> None:
+    assert isinstance(simulator(small(), 0).times, Steady)
+    for override in ("devices.noise=0.1", "devices.drift=0.1", "devices.busy=0.1"):
+        assert isinstance(simulator(small(override), 0).times, Varying)
+
+
+def test_the_paper_sizes_are_used_where_asked_for() -> None:
+    backend = simulator(load_study("simulation-1"), 0)
+    assert backend.data.train.sizes.sum() == 20_509
+    assert backend.weights.size == 100
+
+
+@pytest.mark.parametrize("scheme", EVERY)
+def test_only_schemes_that_need_to_learn_something_have_pilots(scheme: str) -> None:
+    outcome = run_one(small(), scheme, 0)
+    phases = {row.phase for row in outcome.history.rows}
+    assert phases == (
+        {"train"} if scheme in WITHOUT_PILOTS else {"pilot-uniform", "pilot-weighted", "train"}
+    )
+    assert (outcome.ratio is None) == (scheme in WITHOUT_PILOTS)
+    kind = {"full": Everyone, "uniform-published": Published}.get(scheme, WithReplacement)
+    assert isinstance(outcome.design, kind)
+    assert outcome.state.ended == "rounds"
+
+
+def test_an_oracle_has_no_pilots_and_knows_the_norms_of_a_whole_weighted_run() -> None:
+    study = small("sampling.oracle=true", "sampling.c_over_s0=0.5")
+    outcome = run_one(study, "optimal-mean", 2)
+    assert {row.phase for row in outcome.history.rows} == {"train"}
+    assert outcome.history.rows[1].seconds == outcome.history.rows[1].round_seconds
+    whole = run_one(study, "weighted", 2)
+    norms = estimated_grad_norms(whole.history.rows, 6)
+    np.testing.assert_allclose(outcome.profile.grad_norms, norms)
+    s0 = float(outcome.profile.weights @ norms) ** 2
+    assert outcome.profile.beta_over_alpha == pytest.approx(0.5 * s0)
+
+
+def test_an_oracle_without_a_given_c_takes_s0() -> None:
+    study = small("sampling.oracle=true")
+    backend = simulator(study, 2)
+    profile = measured_profile(study, backend, backend.seeds)
+    s0 = float(profile.weights @ profile.grad_norms) ** 2
+    assert profile.beta_over_alpha == pytest.approx(s0)
+
+
+def test_the_cap_on_the_weights_is_kept() -> None:
+    outcome = run_one(small("sampling.max_weight=0.5", "sampling.c_over_s0=9"), "optimal-mean", 0)
+    assert outcome.design.largest_weight <= 0.5 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["stop.loss=100"], "target loss"),
+        (["stop.accuracy=0.0001"], "target accuracy"),
+        (["stop.seconds=0.001"], "seconds"),
+    ],
+)
+def test_runs_stop_where_the_study_says(overrides: list[str], reason: str) -> None:
+    study = small(*overrides)
+    outcome = run_one(study, "uniform", 0)
+    assert outcome.state.ended == reason
+    assert Stop(**study.stop.model_dump()).reason(outcome.history.rows[-1]) == reason
+
+
+def test_an_unknown_scheme_is_refused_with_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"got 'optimal-men'; did you mean 'optimal-mean'\?"):
+        known_scheme("optimal-men")
+    with pytest.raises(InputError, match="schemes must be known names"):
+        run_one(small(), "best", 0)
+
+
+def test_all_schemes_and_variants_are_known() -> None:
+    assert [known_scheme(name) for name in EVERY] == [*SCHEMES.values(), *VARIANTS.values()]
+
+
+@pytest.mark.parametrize(
+    ("text", "rates"),
+    [("inverse:0.6", [0.6, 0.3]), ("constant:0.2", [0.2, 0.2]), ("bound:0.5:8", [0.5, 4 / 9])],
+)
+def test_schedules_are_read_from_text(text: str, rates: list[float]) -> None:
+    assert [parsed_schedule(text)(r) for r in (0, 1)] == pytest.approx(rates)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "inverse", "inverse:", "inverse:x", "inverse:0", "inverse:-1", "inverse:inf",
+        "inverse:nan", "inverse:1:2", "bound:1", "bound:1:2:3", "linear:0.1",
+    ],
+)  # fmt: skip
+def test_schedules_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"schedule must be inverse:RATE, .* got '.*'; write"):
+        parsed_schedule(text)

@@ -1,0 +1,190 @@
+"""A setup, read and validated."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from fedpace.errors import InputError
+from fedpace.studies.study import load_study, setups
+
+SMALL = """
+name = "small"
+title = "A small one"
+
+[data]
+kind = "synthetic"
+
+[pilots]
+thresholds = [1.0]
+rounds = 3
+
+[stop]
+rounds = 5
+"""
+
+
+def written(tmp_path: Path, text: str = SMALL) -> str:
+    path = tmp_path / "study.toml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("name", setups())
+def test_every_setup_that_comes_along_is_valid_and_named_as_its_file(name: str) -> None:
+    assert load_study(name).name == name
+
+
+def test_simulation_1_is_the_papers() -> None:
+    study = load_study("simulation-1")
+    assert (study.training.k, study.training.local_steps, study.training.batch) == (10, 50, 24)
+    assert study.training.schedule == "inverse:0.1"
+    assert (study.data.sizes, study.data.alpha, study.data.beta) == ("paper", 1, 1)
+    assert study.devices.times == "exponential:1"
+    assert study.paper["optimal-mean"] == 445.5
+
+
+def test_a_file_gets_the_defaults_for_what_it_leaves_out(tmp_path: Path) -> None:
+    study = load_study(written(tmp_path))
+    assert study.training.k == 10
+    assert study.training.clip is None
+    assert study.pilots.thresholds == (1.0,)
+    assert study.stop.loss is None
+
+
+def test_a_study_cannot_be_changed(tmp_path: Path) -> None:
+    study = load_study(written(tmp_path))
+    with pytest.raises(ValidationError):
+        study.training.k = 3
+
+
+def test_overrides_are_read_as_toml_or_as_plain_text(tmp_path: Path) -> None:
+    study = load_study(
+        written(tmp_path),
+        [
+            "training.k=5",
+            "data.alpha = 0.5",
+            "sampling.oracle=true",
+            "devices.times=uniform:0.2:7",
+            'training.schedule="constant:0.1"',
+            "pilots.thresholds=[2.0, 1.5]",
+            "title=Another title",
+            "paper.full=3.5",
+        ],
+    )
+    assert study.training.k == 5
+    assert study.data.alpha == 0.5
+    assert study.sampling.oracle is True
+    assert study.devices.times == "uniform:0.2:7"
+    assert study.training.schedule == "constant:0.1"
+    assert study.pilots.thresholds == (2.0, 1.5)
+    assert study.title == "Another title"
+    assert study.paper == {"full": 3.5}
+
+
+def test_the_last_override_of_a_field_counts(tmp_path: Path) -> None:
+    assert load_study(written(tmp_path), ["training.k=5", "training.k=6"]).training.k == 6
+
+
+def test_none_takes_a_field_back_to_its_default() -> None:
+    assert load_study("simulation-1").data.seed == 12
+    assert load_study("simulation-1", ["data.seed=none"]).data.seed is None
+    assert load_study("simulation-1", ["training.clip=none"]).training.clip is None
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.local_step=5", r"'training\.local_step' is not .* mean 'local_steps'\?"),
+        ("trianing.k=5", r"'trianing' is not a known field; did you mean 'training'\?"),
+        ("sampling.max_wieght=2", r"'sampling\.max_wieght' is not .* mean 'max_weight'\?"),
+        ("k=5", r"'k' is not a known field; "),
+        ("data.zzzzzz=5", r"'data\.zzzzzz' is not a known field; use one of: kind, alpha"),
+    ],
+)
+def test_an_unknown_field_is_refused_with_the_nearest(
+    tmp_path: Path, override: str, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        load_study(written(tmp_path), [override])
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "training.k=0", "training.k=2.5", "training.k=ten", "training.batch=-1",
+        "training.clip=0", "training.clip=inf", "training.weight_decay=-1", "data.kind=images",
+        "data.alpha=-1", "data.classes=1", "data.test_share=0", "data.test_share=1",
+        "data.sizes=equal", "data.seed=-1", "devices.busy=1", "devices.busy_factor=0.5",
+        "devices.period=0", "sampling.c_over_s0=-1", "sampling.max_weight=0",
+        "sampling.oracle=perhaps", "pilots.thresholds=[]", "pilots.rounds=0", "stop.rounds=0",
+        "stop.seconds=0", "model.kind=lenet", "training=5",
+    ],
+)  # fmt: skip
+def test_a_value_outside_its_range_is_refused_by_field_and_value(
+    tmp_path: Path, override: str
+) -> None:
+    field, _, value = override.partition("=")
+    with pytest.raises(InputError) as raised:
+        load_study(written(tmp_path), [override])
+    message = str(raised.value)
+    assert f"'{field}' is " in message
+    assert value.strip("[]") in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "devices.noise=inf", "devices.noise=nan", "devices.drift=inf", "devices.busy_factor=inf",
+        "data.alpha=nan", "data.alpha=inf", "data.beta=inf", "training.weight_decay=inf",
+        "sampling.c_over_s0=inf", "pilots.thresholds=[nan]", "stop.loss=nan",
+    ],
+)  # fmt: skip
+def test_a_value_that_is_not_finite_is_refused(tmp_path: Path, override: str) -> None:
+    with pytest.raises(InputError, match=override.partition("=")[0]):
+        load_study(written(tmp_path), [override])
+
+
+@pytest.mark.parametrize("override", ["training.k", "", "=5", "training.=5"])
+def test_an_override_that_is_none_is_refused(tmp_path: Path, override: str) -> None:
+    with pytest.raises(InputError, match=r"--set must be section\.field=value, got '.*'; see"):
+        load_study(written(tmp_path), [override])
+
+
+def test_an_override_below_a_field_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"'name' in 'name\.x=5' is no section; see the setup"):
+        load_study(written(tmp_path), ["name.x=5"])
+
+
+def test_a_study_that_would_never_end_is_refused() -> None:
+    with pytest.raises(InputError, match="stop"):
+        load_study("simulation-1", ["stop.loss=none", "stop.seconds=none"])
+
+
+def test_a_missing_field_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"study\.toml: 'pilots\.rounds' is missing; see"):
+        load_study(written(tmp_path, SMALL.replace("rounds = 3\n", "")))
+
+
+def test_an_unknown_setup_is_refused_with_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"got 'simulaton-1'; did you mean 'simulation-1'\?"):
+        load_study("simulaton-1")
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.toml: cannot be read: .*; give a TOML file"):
+        load_study(str(tmp_path / "none.toml"))
+
+
+@pytest.mark.parametrize("text", ["name = ", "[data\n", "a = 1\na = 2\n"])
+def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError, match=r"study\.toml: is not TOML: .*; see the setups"):
+        load_study(written(tmp_path, text))
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot be read"):
+        load_study(str(path))

@@ -1,0 +1,101 @@
+"""Every example in README.md and docs/ runs, in the order in which it stands."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+FENCE = re.compile(r"^( *)```([\w-]+)?[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    language: str
+    text: str
+    line: int
+
+
+def blocks(page: str) -> Iterator[Block]:
+    for found in FENCE.finditer(page):
+        line = page.count("\n", 0, found.start()) + 1
+        yield Block(found[2] or "", textwrap.dedent(found[3]), line)
+
+
+def commands(text: str) -> Iterator[tuple[str, int]]:
+    """Yield the command lines for fedpace, and the exit status they are shown to have."""
+    lines = text.replace("\\\n", " ").splitlines()
+    prompted = any(line.startswith("$ ") for line in lines)
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        if prompted and not line.startswith("$ "):
+            continue
+        command = line.removeprefix("$ ")
+        if command.split()[:1] == ["fedpace"]:
+            yield command, 2 if following.startswith("fedpace: ") else 0
+
+
+def run_command(command: str, status: int) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    ended = subprocess.run(
+        command, shell=True, capture_output=True, text=True, env=os.environ | {"PATH": path}
+    )
+    assert ended.returncode == status, f"{command}\n{ended.stdout}\n{ended.stderr}"
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_example_on_the_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(page.read_text(encoding="utf-8")):
+        if block.language == "python":
+            # Blank lines in front make a traceback point into the page.
+            exec(compile("\n" * block.line + block.text, str(page), "exec"), namespace)
+        elif block.language in ("console", "sh"):
+            for command, status in commands(block.text):
+                run_command(command, status)
+
+
+def test_the_readme_shows_python_and_the_command_line() -> None:
+    found = list(blocks((ROOT / "README.md").read_text(encoding="utf-8")))
+    assert any(block.language == "python" for block in found)
+    assert any(list(commands(block.text)) for block in found if block.language == "console")
+
+
+def test_blocks_and_commands_are_found_as_they_are_written() -> None:
+    page = textwrap.dedent(
+        """\
+        text
+        ```python
+        x = 1
+        ```
+        - item
+          ```console
+          $ fedpace solve a.csv \\
+              -k 3  # comment
+          fedpace: a.csv: no such file
+          $ make test
+          fedpace is not run here
+          ```
+        ```
+        fedpace plain
+        ```
+        ```sh
+        pip install fedpace
+        fedpace plan b.csv
+        ```
+        """
+    )
+    python, console, plain, shell = blocks(page)
+    assert python == Block("python", "x = 1\n", 2)
+    assert list(commands(console.text)) == [("fedpace solve a.csv      -k 3  # comment", 2)]
+    assert plain.language == ""
+    assert list(commands(shell.text)) == [("fedpace plan b.csv", 0)]
