@@ -291,10 +291,6 @@ def _checked_clients(
 
 def _check_outputs(file: Path, output: Path | None, plot: Path | None) -> None:
     """Refuse what cannot be written, and what would overwrite the input or each other."""
-    if plot is not None:
-        from fedpace.report.figures import check_picture
-
-        check_picture(plot)
     taken = [file.resolve()]
     for option, path in (("-o", output), ("--plot", plot)):
         if path is None:
@@ -304,6 +300,10 @@ def _check_outputs(file: Path, output: Path | None, plot: Path | None) -> None:
                 f"{option} {path}: this command uses that file already; choose another"
             )
         taken.append(path.resolve())
+    if plot is not None:
+        from fedpace.report.figures import check_picture
+
+        check_picture(plot)
 
 
 def _parsed_ks(text: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Generator, Iterator
@@ -28,7 +29,7 @@ def run_on_cluster(
     pending: dict[Any, Job] = {}
     try:
         pending |= {client.submit(carried_out, order, job, pure=False): job for job in jobs}
-        for future in distributed.as_completed(list(pending)):
+        for future in distributed.as_completed(list(pending), loop=client.loop):
             answer = _answer_of(future, scheduler)
             yield pending.pop(future), answer
     finally:
@@ -43,21 +44,35 @@ def _distributed() -> Any:
         raise MissingExtraError(
             "--scheduler needs Dask; install it with: pip install 'fedpace[cluster]'"
         ) from None
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    for name in list(logging.root.manager.loggerDict):
+        if name.partition(".")[0] in ("distributed", "tornado"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     return distributed
 
 
 def _connected(distributed: Any, scheduler: str, warn: Callable[[str], None]) -> Any:
+    """Connect to the scheduler, or say in one line why not.
+
+    We knock first: `Client` leaves threads and complaints behind where no scheduler answers.
+    """
     try:
-        client = distributed.Client(scheduler, timeout=PATIENCE, set_as_default=False)
+        answer = asyncio.run(_identity(distributed, scheduler))
+        if answer["type"] != "Scheduler":
+            raise ValueError(f"it is a {answer['type'].lower()}")
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"scheduler {scheduler} cannot be reached: {str(error) or type(error).__name__}; "
-            "give the address that 'dask scheduler' prints"
-        ) from error
-    if not client.scheduler_info()["workers"]:
+        raise _unreachable(scheduler, str(error) or "no answer") from None
+    except Exception:  # another server's answer, taken for Dask's, may end in anything
+        raise _unreachable(scheduler, "what answers there is not Dask") from None
+    if not answer["workers"]:
         warn(f"scheduler {scheduler} has no workers yet; waiting for the first")
-    return client
+    return distributed.Client(scheduler, timeout=PATIENCE, set_as_default=False)
+
+
+async def _identity(distributed: Any, scheduler: str) -> dict[str, Any]:
+    secrets = distributed.Security().get_connection_args("client")
+    async with distributed.rpc(scheduler, timeout=PATIENCE, connection_args=secrets) as remote:
+        identity: dict[str, Any] = await asyncio.wait_for(remote.identity(), PATIENCE)
+        return identity
 
 
 def _answer_of(future: Any, scheduler: str) -> Answer:
@@ -71,6 +86,13 @@ def _answer_of(future: Any, scheduler: str) -> Answer:
         return Answer(b"", f"{type(error).__name__}: {error}")
     assert isinstance(answer, Answer)
     return answer
+
+
+def _unreachable(scheduler: str, reason: str) -> InputError:
+    return InputError(
+        f"scheduler {scheduler} cannot be reached: {reason}; "
+        "give the address that 'dask scheduler' prints"
+    )
 
 
 def _lost(scheduler: str) -> InputError:

@@ -1,0 +1,192 @@
+"""A round of Simulation Setup 1: fedpace against a plain NumPy loop and Flower's engine.
+
+    OPENBLAS_NUM_THREADS=1 .venv/bin/python benchmarks/rounds.py [--flower PYTHON]
+
+K = 10, E = 50, batch 24, 61 × 10 parameters, evaluation on all 20,509 samples each round. PYTHON is
+the interpreter of an environment with flwr[simulation]; without it Flower is left out. All are
+measured in turn in one run, several times; the medians are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from tables import print_table, seconds
+
+from fedpace import SCHEMES, Profile
+from fedpace.profile import FloatArray
+from fedpace.rounds.loop import start, train
+from fedpace.rounds.schedules import inverse
+from fedpace.rounds.simulator import Simulator
+from fedpace.rounds.stopping import Stop
+from fedpace.sampling.design import WithReplacement
+from fedpace.studies.experiment import simulator
+from fedpace.studies.study import load_study
+
+
+def uniform(backend: Simulator) -> WithReplacement:
+    profile = Profile(backend.weights, backend.usual_times, np.ones(backend.weights.size))
+    design = SCHEMES["uniform"](profile, 10)
+    assert isinstance(design, WithReplacement)
+    return design
+
+
+def fedpace_rounds(rounds: int) -> float:
+    """Seconds per round of the loop as studies run it: draw, train, aggregate, evaluate."""
+    backend = simulator(load_study("simulation-1"), 0)
+    state, _ = start(backend)
+    design, rng = uniform(backend), np.random.default_rng(0)
+    began = time.perf_counter()
+    train(backend, design, state, schedule=inverse(0.1), stop=Stop(rounds=rounds), rng=rng)
+    return (time.perf_counter() - began) / rounds
+
+
+def parts(rounds: int) -> dict[str, float]:
+    """Seconds per round in training, in evaluation, and in everything else."""
+    backend = simulator(load_study("simulation-1"), 0)
+    parameters, design, rng = backend.initial(), uniform(backend), np.random.default_rng(0)
+    backend.evaluate(parameters)
+    spent = {"draw": 0.0, "batches": 0.0, "training": 0.0, "evaluation": 0.0}
+    for index in range(rounds):
+        t0 = time.perf_counter()
+        draw = design.draw(rng)
+        t1 = time.perf_counter()
+        backend._batches(index, draw.clients)
+        t2 = time.perf_counter()
+        backend.run(parameters, draw, round_index=index, learning_rate=0.01)
+        t3 = time.perf_counter()
+        backend.evaluate(parameters)
+        t4 = time.perf_counter()
+        spent["draw"] += t1 - t0
+        spent["batches"] += t2 - t1
+        spent["training"] += (t3 - t2) - (t2 - t1)
+        spent["evaluation"] += t4 - t3
+    return {name: value / rounds for name, value in spent.items()}
+
+
+def loop_rounds(rounds: int) -> float:
+    """Seconds per round of a plain loop: one client at a time, NumPy within a step."""
+    backend = simulator(load_study("simulation-1"), 0)
+    data, weights = backend.data.train, np.zeros((61, 10))
+    x = np.c_[data.x, np.ones(len(data.x))]
+    design, rng = uniform(backend), np.random.default_rng(0)
+    began = time.perf_counter()
+    for index in range(rounds):
+        draw = design.draw(rng)
+        update = np.zeros_like(weights)
+        for client, weight in zip(draw.clients, draw.weights, strict=True):
+            rows = slice(data.offsets[client], data.offsets[client + 1])
+            update += weight * (
+                local(weights, x[rows], data.y[rows], 0.1 / (1 + index), rng) - weights
+            )
+        weights = weights + update
+        chosen = softmax(x @ weights)[np.arange(len(data.y)), data.y]
+        float(-np.log(np.maximum(chosen, 1e-300)).mean())
+    return (time.perf_counter() - began) / rounds
+
+
+def local(
+    weights: FloatArray, x: FloatArray, y: np.ndarray, rate: float, rng: np.random.Generator
+) -> FloatArray:
+    weights = weights.copy()
+    for _ in range(50):
+        batch = rng.integers(len(y), size=24)
+        residual = softmax(x[batch] @ weights)
+        residual[np.arange(24), y[batch]] -= 1
+        weights -= rate * (x[batch].T @ residual) / 24
+    return weights
+
+
+def softmax(scores: FloatArray) -> FloatArray:
+    scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+    normal: FloatArray = scores / scores.sum(axis=1, keepdims=True)
+    return normal
+
+
+def both_cores(rounds: int) -> float:
+    """Seconds per round when two processes run a study at once."""
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        list(pool.map(fedpace_rounds, [5, 5]))
+        return median(pool.map(fedpace_rounds, [rounds] * 2)) / 2
+
+
+def flower_rounds(python: str, rounds: int, evaluate: bool) -> float:
+    """Seconds per round in Flower's simulation engine, its start not counted."""
+    data = simulator(load_study("simulation-1"), 0).data.train
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "shards.npz"
+        np.savez(file, x=np.c_[data.x, np.ones(len(data.x))], y=data.y, offsets=data.offsets)
+        script = Path(__file__).with_name("flower_rounds.py")
+        mode = "evaluate" if evaluate else "train"
+        command = [python, str(script), str(file), str(rounds), mode]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True)
+    result = next(line for line in done.stdout.splitlines() if line.startswith('{"rounds"'))
+    return float(json.loads(result)["seconds"]) / rounds
+
+
+def multiplication_limit() -> float:
+    """Seconds that a round's matrix products would take at the speed of a large product."""
+    a = np.random.default_rng(0).normal(size=(1000, 1000))
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        a @ a
+        times.append(time.perf_counter() - began)
+    rate = 2e9 / min(times)
+    training = 9.56 * 50 * 2 * (2 * 24 * 61 * 10)  # 9.56 distinct clients in ten uniform draws
+    evaluation = 2 * 20509 * 61 * 10 + 2 * 2278 * 61 * 10
+    return (training + evaluation) / rate
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--flower", help="Python with flwr[simulation]")
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    measured: dict[str, list[float]] = {}
+
+    def note(name: str, value: float) -> None:
+        measured.setdefault(name, []).append(value)
+
+    for _ in range(options.repeats):
+        note("fedpace, one core", fedpace_rounds(options.rounds))
+        note("plain NumPy loop, one core", loop_rounds(options.rounds // 5))
+        note("fedpace, study on both cores", both_cores(options.rounds))
+        if options.flower:
+            note("Flower's engine, training only", flower_rounds(options.flower, 30, False))
+            note(
+                "Flower's engine, with server-side evaluation",
+                flower_rounds(options.flower, 30, True),
+            )
+    middle = {name: median(values) for name, values in measured.items()}
+    ours, both = middle["fedpace, one core"], middle["fedpace, study on both cores"]
+    print_table(
+        ["", "per round", "rounds/s", "times fedpace on one core", "times a study on both cores"],
+        [
+            [name, seconds(value), f"{1 / value:.1f}", f"{value / ours:.1f}", f"{value / both:.1f}"]
+            for name, value in middle.items()
+        ],
+    )
+    share = parts(options.rounds)
+    total = sum(share.values())
+    print_table(
+        ["fedpace, one core", "per round", "share"],
+        [[name, seconds(value), f"{value / total:.0%}"] for name, value in share.items()],
+    )
+    limit = multiplication_limit()
+    print(f"\nMatrix products at the speed of a 1000 × 1000 product: {seconds(limit)} per round,")
+    print(f"so a round takes {ours / limit:.1f} times that limit.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The cost of a round against the number of clients N, the draws K and the model's size.
+
+    OPENBLAS_NUM_THREADS=1 .venv/bin/python benchmarks/rounds_scaling.py [--plot FILE]
+
+Drawing and training only: evaluation on all data is O(samples) by nature and measured in rounds.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from tables import print_table, seconds
+
+from fedpace.data.shards import Shards, Split
+from fedpace.devices.round_times import Steady
+from fedpace.models.logistic import Logistic
+from fedpace.rounds.simulator import Simulator
+from fedpace.sampling.design import WithReplacement
+from fedpace.seeds import Seeds
+
+SAMPLES_PER_CLIENT = 10
+
+
+def round_seconds(n: int = 100, k: int = 10, features: int = 60, repeats: int = 15) -> float:
+    """Return the median seconds of drawing and training one round, after one to warm up."""
+    rng = np.random.default_rng(0)
+    count = n * SAMPLES_PER_CLIENT
+    x = rng.normal(size=(count, features))
+    shards = Shards(x, rng.integers(10, size=count), np.arange(n + 1) * SAMPLES_PER_CLIENT)
+    times = Steady(rng.exponential(size=n) + 1e-3)
+    backend = Simulator(Split(shards, shards), Logistic(features, 10), times, Seeds(0))
+    design = WithReplacement(np.full(n, 1 / n), k, np.full(n, 1 / n))
+    parameters = backend.initial()
+    spent = []
+    for index in range(repeats + 1):
+        began = time.perf_counter()
+        draw = design.draw(rng)
+        backend.run(parameters, draw, round_index=index, learning_rate=0.01)
+        spent.append(time.perf_counter() - began)
+    return median(spent[1:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plot", type=Path)
+    options = parser.parse_args()
+    sweeps = {
+        "clients, N": {n: round_seconds(n=n) for n in (100, 1_000, 10_000, 100_000)},
+        "draws per round, K": {k: round_seconds(n=10_000, k=k) for k in (1, 10, 100, 1000)},
+        "parameters": {10 * (f + 1): round_seconds(features=f) for f in (9, 99, 999, 4999)},
+    }
+    for name, points in sweeps.items():
+        base = next(iter(points.values()))
+        rows = [[f"{at:,}", seconds(v), f"{v / base:.2f}"] for at, v in points.items()]
+        print_table([name, "round", "times the first"], rows)
+    if options.plot:
+        draw_sweeps(sweeps, options.plot)
+
+
+def draw_sweeps(sweeps: dict[str, dict[int, float]], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    for axes, (name, points) in zip(
+        figure.subplots(1, 3, sharey=True), sweeps.items(), strict=True
+    ):
+        axes.loglog(list(points), [1e3 * value for value in points.values()], "o-", color="#D55E00")
+        axes.set_xlabel(name)
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("drawing and training, ms per round")
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    main()
