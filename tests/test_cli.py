@@ -481,7 +481,7 @@ def mangled(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(data=st.one_of(tables(), mangled(), st.binary(max_size=200)), k=st.integers(1, 20))
 def test_no_file_whatever_gives_a_traceback(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, k: int
@@ -502,7 +502,7 @@ def test_no_file_whatever_gives_a_traceback(
         assert not output.exists()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     args=st.lists(
         st.one_of(

@@ -74,11 +74,12 @@ def test_probabilities_come_back_digit_for_digit(
     assert [float(row[2]) for row in rows] == (weights / (k * q)).tolist()
 
 
-def test_the_default_ratio_and_a_given_one_reach_the_profile(tmp_path: Path) -> None:
+def test_weights_and_the_default_ratio_reach_the_profile(tmp_path: Path) -> None:
     file = tmp_path / "clients.csv"
     file.write_text("weight,time,grad_norm\n0.5,1,3\n0.5,4,1\n")
-    assert read_clients(file).profile.beta_over_alpha == 4  # (Σ p G)²
-    assert read_clients(file, 0.25).profile.beta_over_alpha == 0.25
+    profile = read_clients(file).profile
+    assert profile.weights.tolist() == [0.5, 0.5]
+    assert profile.beta_over_alpha == 4  # (Σ p G)²
 
 
 def test_rows_are_counted_as_an_editor_counts_lines(tmp_path: Path) -> None:

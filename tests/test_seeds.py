@@ -1,5 +1,6 @@
 """Random streams by name."""
 
+import os
 import subprocess
 import sys
 
@@ -61,6 +62,6 @@ def test_streams_are_the_same_in_another_process(hash_seed: str) -> None:
         capture_output=True,
         text=True,
         check=True,
-        env={"PYTHONHASHSEED": hash_seed},
+        env=os.environ | {"PYTHONHASHSEED": hash_seed},
     )
     assert int(done.stdout) == first(7, "batch", 3, 1)

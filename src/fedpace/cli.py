@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import fedpace
+from fedpace.cli_run import run_command
 from fedpace.clients_file import Clients, read_clients, write_example, write_probabilities
 from fedpace.errors import InputError, MissingExtraError
 from fedpace.files import writable, write_text
@@ -42,6 +43,11 @@ app = typer.Typer(
     help="Choose which clients to draw, and reach a federated-learning target sooner.",
     epilog="Start with:  fedpace example clients.csv  &&  fedpace solve clients.csv -k 10",
 )
+
+app.command(
+    "run",
+    epilog="Example:  fedpace run simulation-1 --schemes uniform,optimal-mean --seeds 2 --out runs",
+)(run_command)
 
 CLIENTS = typer.Argument(
     help="CSV with columns samples (or weight), time in seconds, grad_norm; optionally client.",

@@ -210,7 +210,7 @@ def _print_runs(store: Store, study: Study, jobs: Sequence[Job]) -> None:
 def _say_failures(failures: Sequence[Failure]) -> None:
     if not failures:
         return
-    _say(f"{len(failures)} runs failed; the same command tries them again")
+    _say(f"failed runs: {len(failures)}; the same command tries them again")
     for failure in failures[:REASONS]:
         _say(str(failure))
     if len(failures) > REASONS:

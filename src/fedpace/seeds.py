@@ -27,8 +27,8 @@ class Seeds:
 
     def stream(self, name: str, *numbers: int) -> np.random.Generator:
         """Return the generator of that name; `numbers` are, say, a round and a client."""
-        entropy = (self.seed, _number(name), *numbers)
-        return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
+        sequence = np.random.SeedSequence((self.seed, _number(name)), spawn_key=numbers)
+        return np.random.Generator(np.random.PCG64(sequence))
 
 
 def _number(name: str) -> int:

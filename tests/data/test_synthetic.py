@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpace.data.synthetic import PAPER_SIZES, hold_out, synthetic
+from fedpace.data.synthetic import PAPER_SIZES, synthetic
 
 
 def test_the_papers_sizes_are_a_hundred_that_sum_to_20509() -> None:

@@ -1,11 +1,12 @@
-"""Fleets, probabilities and caps to test with: ordinary, extreme, and of round numbers."""
+"""Fleets, probabilities and caps to test with: ordinary, extreme, and of whole numbers."""
+
+from __future__ import annotations
 
 from typing import NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
 
-from fedpace import Profile
 from fedpace.profile import FloatArray
 
 # Probabilities that are multiples of this are exact in float64, and so are their sums.
@@ -13,16 +14,11 @@ DYADIC = 2.0**-20
 
 
 class Fleet(NamedTuple):
-    """What a solver takes, in the order in which it takes it."""
+    """The three columns that a solver takes, in the order in which it takes them."""
 
     weights: FloatArray
     times: FloatArray
     grad_norms: FloatArray
-    c: float
-
-    @property
-    def n(self) -> int:
-        return self.weights.size
 
     @property
     def importance(self) -> FloatArray:
@@ -32,21 +28,24 @@ class Fleet(NamedTuple):
         return self.weights * np.where(self.grad_norms > 0, self.grad_norms, least)
 
     @property
-    def profile(self) -> Profile:
-        return Profile(*self)
+    def least_variance(self) -> float:
+        """S_0 = (Σ a)²."""
+        return float(self.importance.sum()) ** 2
 
-    def permuted(self, order: list[int]) -> "Fleet":
-        return Fleet(self.weights[order], self.times[order], self.grad_norms[order], self.c)
+    def permuted(self, order: list[int]) -> Fleet:
+        """The same clients in another order."""
+        return Fleet(*(column[order] for column in self))
 
 
-def random_fleet(n: int, ratio: float, seed: int) -> Fleet:
-    """Draw a typical fleet: t ~ Exp(1), log-normal G, uneven p, and c = ratio · S_0."""
+def random_fleet(n: int, seed: int) -> Fleet:
+    """Draw a typical fleet: t ~ Exp(1), log-normal G, p from a power law."""
     rng = np.random.default_rng(seed)
     weights = 1 + rng.pareto(1.5, size=n)
-    weights /= weights.sum()
-    times = rng.exponential(size=n)
-    grad_norms = rng.lognormal(size=n)
-    return Fleet(weights, times, grad_norms, ratio * float(weights @ grad_norms) ** 2)
+    return Fleet(weights / weights.sum(), 0.01 + rng.exponential(size=n), rng.lognormal(size=n))
+
+
+# The first two are small enough for a grid.
+EXAMPLES = [random_fleet(n, seed) for seed, n in enumerate((2, 3, 5, 10, 20))]
 
 
 def powers_of_ten(low: float, high: float) -> st.SearchStrategy[float]:
@@ -54,58 +53,60 @@ def powers_of_ten(low: float, high: float) -> st.SearchStrategy[float]:
     return st.floats(low, high).map(lambda exponent: float(10**exponent))
 
 
+# c, mostly in units of S_0, from Corollary 2 to "the fastest only".
+ratios = st.sampled_from([0.0, 1e-12, 1.0, 1e12]) | powers_of_ten(-3, 3) | powers_of_ten(-12, 12)
+
+
 def columns(n: int, values: st.SearchStrategy[float]) -> st.SearchStrategy[FloatArray]:
     return st.lists(values, min_size=n, max_size=n).map(lambda column: np.array(column, float))
 
 
 @st.composite
-def fleets(
-    draw: st.DrawFn,
-    *,
-    n: st.SearchStrategy[int] | None = None,
-    decades: float = 1.0,
-    ratios: st.SearchStrategy[float] | None = None,
-) -> Fleet:
-    """Draw fleets without zero gradients whose columns span `decades` powers of ten each.
+def fleets(draw: st.DrawFn, fewest: int = 1, most: int = 8, decades: float = 2.0) -> Fleet:
+    """Draw fleets with G > 0 whose columns span `decades` powers of ten; some of whole numbers.
 
-    A third of them is of small whole numbers, with ties; `ratios` are c in units of S_0.
+    Whole numbers make ties: equal times, equal importance, floors that are met exactly.
     """
-    size = draw(st.integers(1, 8) if n is None else n)
-    whole = st.integers(1, 5).map(float)
-    smooth = powers_of_ten(-decades / 2, decades / 2)
-    values = whole if draw(st.integers(0, 2)) == 0 else smooth
-    weights, times, grad_norms = (draw(columns(size, values)) for _ in range(3))
-    if draw(st.integers(0, 5)) == 0:
-        times[:] = times[0]
-    weights /= weights.sum()
-    ratio = draw(st.just(0.0) | powers_of_ten(-2, 2) if ratios is None else ratios)
-    return Fleet(weights, times, grad_norms, ratio * float(weights @ grad_norms) ** 2)
+    n = draw(st.integers(fewest, most))
+    whole, smooth = st.integers(1, 5).map(float), powers_of_ten(-decades / 2, decades / 2)
+    values = draw(st.sampled_from([whole, smooth, smooth]))
+    weights, times, grad_norms = (draw(columns(n, values)) for _ in range(3))
+    return Fleet(weights / weights.sum(), times, grad_norms)
 
 
 @st.composite
 def extreme_fleets(draw: st.DrawFn) -> Fleet:
-    """Draw fleets that strain float64: lone fast clients, nine decades of p, G = 0, any c."""
-    size = draw(st.sampled_from([1, 2, 2, 3, 5, 20]))
-    times = draw(columns(size, powers_of_ten(-6, 6) | st.sampled_from([1e-6, 1.0, 1.0])))
-    weights = draw(columns(size, powers_of_ten(-9, 0)))
-    grad_norms = draw(columns(size, powers_of_ten(-3, 3) | st.just(0.0)))
-    fleet = Fleet(weights / weights.sum(), times, grad_norms, 0.0)
-    ratio = draw(st.sampled_from([0.0, 1e-12, 1.0, 1e12]) | powers_of_ten(-12, 12))
-    return fleet._replace(c=ratio * float(fleet.importance.sum()) ** 2)
+    """Draw fleets that strain float64: lone fast clients, equal times, nine decades of p, G = 0."""
+    n = draw(st.sampled_from([1, 2, 3, 5, 20]))
+    fast = st.sampled_from([1e-6, 1.0, 1.0])
+    times = draw(st.sampled_from([powers_of_ten(-6, 6), fast, st.just(2.0)]))
+    norms = draw(st.sampled_from([powers_of_ten(-3, 3), powers_of_ten(-3, 3) | st.just(0.0)]))
+    weights = draw(columns(n, powers_of_ten(-9, 0)))
+    if draw(st.integers(0, 9)) == 0:
+        norms = st.just(0.0)
+    return Fleet(weights / weights.sum(), draw(columns(n, times)), draw(columns(n, norms)))
 
 
 @st.composite
-def distributions(draw: st.DrawFn, n: int, *, zeros: bool = False) -> FloatArray:
+def distributions(draw: st.DrawFn, n: int, zeros: bool = False) -> FloatArray:
     """Draw probabilities that are multiples of 2⁻²⁰: their sums are exact, and 1 in total."""
     whole = round(1 / DYADIC)
     spare = whole if zeros else whole - n
     cuts = sorted(draw(st.lists(st.integers(0, spare), min_size=n - 1, max_size=n - 1)))
-    counts = np.diff([0, *cuts, spare]) + (0 if zeros else 1)
-    return counts * DYADIC
+    return (np.diff([0, *cuts, spare]) + (0 if zeros else 1)) * DYADIC
 
 
 def caps(k: int) -> st.SearchStrategy[float]:
-    """Caps on the aggregation weight, from barely feasible to hardly felt."""
-    return (powers_of_ten(0.001, 2) | st.integers(2, 16).map(lambda i: i / 2)).map(
-        lambda times_k: times_k / k
-    )
+    """Caps on the aggregation weight, from barely feasible to hardly felt; some of them round."""
+    halves = st.integers(2, 16).map(lambda i: i / 2)
+    return (powers_of_ten(-6, 2).map(lambda x: 1 + x) | halves).map(lambda x: x / k)
+
+
+def simplex_grid(n: int, points: int) -> FloatArray:
+    """Return rows of positive probabilities that are multiples of 1/points, for N = 2 or 3."""
+    inner = np.arange(1, points)
+    if n == 2:
+        return np.stack([inner, points - inner], axis=1) / points
+    first, second = (axis.ravel() for axis in np.meshgrid(inner, inner))
+    rows = np.stack([first, second, points - first - second], axis=1)
+    return np.asarray(rows[rows[:, 2] > 0] / points, dtype=np.float64)

@@ -1,11 +1,9 @@
 """Slow, plain ways to compute what fedpace computes: the other side of every comparison."""
 
 import contextlib
-import itertools
 import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from fractions import Fraction
 from types import FrameType
 from typing import TypeAlias
 
@@ -13,8 +11,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from fedpace.profile import FloatArray
-
-from .fleets import Fleet
+from tests.sampling.fleets import Fleet
 
 Objective: TypeAlias = Callable[[FloatArray], tuple[float, FloatArray]]
 
@@ -27,41 +24,12 @@ def time_limit(seconds: float) -> Iterator[None]:
         raise TimeoutError(f"not done after {seconds} s")
 
     previous = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    outer = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
-
-
-def enumerated_round_time(q: FloatArray, times: FloatArray, k: int) -> float:
-    """Sum probability times slowest over all N^K draws."""
-    clients = range(q.size)
-    return sum(
-        float(np.prod(q[list(draw)])) * max(times[i] for i in draw)
-        for draw in itertools.product(clients, repeat=k)
-    )
-
-
-def exact_round_time(q: FloatArray, times: FloatArray, k: int) -> Fraction:
-    """Σ (C_i^K − C_{i−1}^K) t_i without rounding."""
-    order = np.argsort(times, kind="stable")
-    total, before = Fraction(0), Fraction(0)
-    cumulative = Fraction(0)
-    for i in order:
-        cumulative += Fraction(float(q[i]))
-        total += (cumulative**k - before) * Fraction(float(times[i]))
-        before = cumulative**k
-    return total
-
-
-def exact_gradient(q: FloatArray, times: FloatArray, k: int) -> list[Fraction]:
-    """∂T/∂q_j = −K Σ_{i ≥ j, i < N} C_i^{K−1} (t_{i+1} − t_i) for sorted times, exactly."""
-    cumulative = list(itertools.accumulate(Fraction(float(each)) for each in q))
-    gaps = [Fraction(float(b)) - Fraction(float(a)) for a, b in itertools.pairwise(times)]
-    terms = [-k * c ** (k - 1) * gap for c, gap in zip(cumulative, gaps, strict=False)]
-    return [sum(terms[j:], Fraction(0)) for j in range(q.size)]
+        signal.setitimer(signal.ITIMER_REAL, *outer)
 
 
 def round_times(q: FloatArray, times: FloatArray, k: int) -> FloatArray:
@@ -72,19 +40,14 @@ def round_times(q: FloatArray, times: FloatArray, k: int) -> FloatArray:
     return np.asarray(np.diff(powers, axis=-1, prepend=0.0) @ times[order], dtype=np.float64)
 
 
-def objectives(q: FloatArray, fleet: Fleet, k: int) -> FloatArray:
-    """Return T (S + c), the exact objective, for every row of q."""
+def objectives(q: FloatArray, fleet: Fleet, c: float, k: int) -> FloatArray:
+    """Return T (S + c), the exact objective, for every row of q; K = 1 is the surrogate."""
     variance = (fleet.importance**2 / q).sum(axis=-1)
-    return np.asarray(round_times(q, fleet.times, k) * (variance + fleet.c), dtype=np.float64)
+    return np.asarray(round_times(q, fleet.times, k) * (variance + c), dtype=np.float64)
 
 
-def mean_objectives(q: FloatArray, fleet: Fleet) -> FloatArray:
-    """Return Σ q t (S + c), the surrogate objective, for every row of q."""
-    return objectives(q, fleet, 1)
-
-
-def simplex_grid(n: int, points: int, widest: float) -> FloatArray:
-    """Return rows of probabilities, dense in log q_i/q_N up to e^±widest, for N = 2 or 3."""
+def logit_grid(n: int, points: int, widest: float) -> FloatArray:
+    """Return rows of probabilities, dense in log q_i/q_N up to ±widest, for N = 2 or 3."""
     axes = [np.linspace(-widest, widest, points)] * (n - 1)
     logits = np.stack([axis.ravel() for axis in np.meshgrid(*axes)], axis=-1)
     logits = np.pad(logits, ((0, 0), (0, 1)))
@@ -97,7 +60,7 @@ def above_floors(rows: FloatArray, floors: FloatArray) -> FloatArray:
     return floors + (1 - floors.sum()) * rows
 
 
-def log_objective(fleet: Fleet, k: int) -> Objective:
+def log_objective(fleet: Fleet, c: float, k: int) -> Objective:
     """Return log T (S + c) with its gradient, for a solver that wants both."""
     order = np.argsort(fleet.times)
     gaps = np.diff(fleet.times[order])
@@ -106,8 +69,8 @@ def log_objective(fleet: Fleet, k: int) -> Objective:
     def value(q: FloatArray) -> tuple[float, FloatArray]:
         cumulative = np.minimum(np.cumsum(q[order])[:-1], 1.0)
         round_time = float(fleet.times[order[0]] + (1 - cumulative**k) @ gaps)
-        spread = float(a @ (a / q)) + fleet.c
-        slope = np.zeros(fleet.n)
+        spread = float(a @ (a / q)) + c
+        slope = np.zeros(fleet.times.size)
         slope[order[:-1]] = -np.cumsum((k * cumulative ** (k - 1) * gaps)[::-1])[::-1]
         return float(np.log(round_time * spread)), slope / round_time - (a / q) ** 2 / spread
 

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from fedpace import (
     InputError,
@@ -9,7 +10,7 @@ from fedpace import (
     predicted_time,
     variance_term,
 )
-from tests.sampling.fleets import Fleet, fleets
+from tests.sampling.fleets import Fleet, distributions, fleets
 
 
 @given(fleets())
@@ -64,5 +65,44 @@ def test_constants_outside_the_theorem_are_refused(change: dict[str, float], mes
 
 
 def test_a_round_must_last() -> None:
-    with pytest.raises(InputError, match="round_time must be positive, got 0.0"):
+    with pytest.raises(InputError, match=r"round_time must be positive, got 0\.0"):
         predicted_time(0.0, 1.0, alpha=1.0, beta=1.0, precision=0.1)
+
+
+@given(st.data(), fleets(decades=6.0))
+def test_variance_term_is_the_sum_of_its_terms(data: st.DataObject, fleet: Fleet) -> None:
+    q = data.draw(distributions(fleet.times.size))
+    terms = [(p * g) ** 2 / x for p, _, g, x in zip(*fleet, q, strict=True)]
+    found = variance_term(q, fleet.weights, fleet.grad_norms)
+    assert found == pytest.approx(sum(terms), rel=1e-13)
+
+
+def test_values_of_theorem_1() -> None:
+    assert convergence_bound(3.0, alpha=2.0, beta=4.0, rounds=5) == 2.0
+    assert predicted_rounds(3.0, alpha=2.0, beta=4.0, precision=0.5) == 20.0
+    assert predicted_time(7.0, 3.0, alpha=2.0, beta=4.0, precision=0.5) == 140.0
+    assert convergence_bound(0.0, alpha=2.0, beta=0.0, rounds=5) == 0.0
+
+
+def test_all_norms_zero_leave_no_variance() -> None:
+    assert variance_term([0.5, 0.5], [0.5, 0.5], [0.0, 0.0]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("weights", "grad_norms", "message"),
+    [
+        ([0.5, 0.5], [-3.0, 1.0], "grad_norms must be at least 0, got -3 for client 0"),
+        ([0.5, 0.5], [1.0, np.inf], "grad_norms must be finite, got inf for client 1"),
+        ([0.0, 1.0], [1.0, 1.0], "weights must be positive, got 0 for client 0"),
+    ],
+)
+def test_columns_that_make_no_sense_are_refused(
+    weights: list[float], grad_norms: list[float], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        variance_term([0.5, 0.5], weights, grad_norms)
+
+
+def test_no_rounds_are_refused() -> None:
+    with pytest.raises(InputError, match="rounds must be positive, got 0; see Theorem 1"):
+        convergence_bound(1.0, alpha=1.0, beta=1.0, rounds=0)

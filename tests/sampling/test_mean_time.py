@@ -4,17 +4,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from fedpace import InputError, Solution, solve_max_time, solve_mean_time, variance_term
+from fedpace import (
+    InputError,
+    Solution,
+    mean_round_time,
+    solve_max_time,
+    solve_mean_time,
+    variance_term,
+)
 from fedpace.profile import FloatArray, stand_in
 from tests.sampling.fleets import (
     EXAMPLES,
     Fleet,
+    caps,
     extreme_fleets,
     fleets,
     random_fleet,
     ratios,
     simplex_grid,
 )
+from tests.sampling.oracles import constrained_descent, log_objective, time_limit
 
 
 def objective(q: FloatArray, fleet: Fleet, c: float) -> float:
@@ -23,7 +32,7 @@ def objective(q: FloatArray, fleet: Fleet, c: float) -> float:
 
 
 def softmax_optimum(fleet: Fleet, c: float, floors: FloatArray | None = None) -> float:
-    """The least objective that L-BFGS finds from three starts; floors by q = l + (1 − Σl) softmax."""
+    """Return the least objective that L-BFGS finds, with q = l + (1 − Σl) softmax."""
     low = np.zeros(fleet.times.size) if floors is None else floors
     spare = 1 - low.sum()
 
@@ -204,3 +213,75 @@ def test_the_default_ratio_is_the_least_variance() -> None:
     fleet = random_fleet(6, 2)
     given_ratio = solve_mean_time(*fleet, fleet.least_variance)
     assert solve_mean_time(*fleet).q == pytest.approx(given_ratio.q, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("weights", "times", "grad_norms", "c", "k", "cap"),
+    [
+        ([6 / 14, 3 / 14, 2 / 14, 3 / 14], [1, 1, 1, 2], [3, 1, 2, 1], 0.0, 3, 2 / 3),
+        ([0.25, 0.25, 0.25, 0.25], [1, 1, 2, 1], [5, 1, 5, 3], 12.25, 1, 2.5),
+        ([0.5, 0.25, 0.25], [1, 2, 1], [5, 5, 1], 0.0, 4, 0.75),
+    ],
+)
+def test_ends_where_a_client_meets_its_floor_exactly(
+    weights: list[float],
+    times: list[float],
+    grad_norms: list[float],
+    c: float,
+    k: int,
+    cap: float,
+) -> None:
+    with time_limit(3):
+        mean = solve_mean_time(weights, times, grad_norms, c, max_weight=cap, k=k)
+        exact = solve_max_time(weights, times, grad_norms, c, k, max_weight=cap)
+    for solution in (mean, exact):
+        check_valid(solution, len(weights))
+        assert np.all(np.array(weights) / (k * solution.q) <= cap * (1 + 1e-9))
+
+
+@given(st.data(), fleets(), ratios, st.integers(1, 20))
+def test_every_cap_is_kept_and_the_answer_stationary(
+    data: st.DataObject, fleet: Fleet, ratio: float, k: int
+) -> None:
+    cap = data.draw(caps(k))
+    with time_limit(5):
+        solution = solve_mean_time(*fleet, ratio, max_weight=cap, k=k)
+    check_valid(solution, fleet.times.size)
+    assert np.all(fleet.weights / (k * solution.q) <= cap * (1 + 1e-9))
+    assert solution.residual < 1e-7
+    assert solution.gap < 1e-7
+
+
+@pytest.mark.parametrize("cap", [0.3, 0.5, 2.0])
+@pytest.mark.parametrize("fleet", EXAMPLES[1:4], ids=["three", "five", "ten"])
+def test_a_constrained_solver_finds_nothing_better_under_a_cap(fleet: Fleet, cap: float) -> None:
+    c = 3 * fleet.least_variance
+    floors = fleet.weights / (4 * cap)
+    starts = np.random.default_rng(0).dirichlet(np.ones(fleet.times.size), size=3)
+    general = constrained_descent(log_objective(fleet, c, 1), starts, floors)
+    solution = solve_mean_time(*fleet, c, max_weight=cap, k=4)
+    assert solution.objective <= general * (1 + 1e-9)
+    assert general <= solution.objective * (1 + 1e-6)
+
+
+@given(extreme_fleets(), ratios)
+def test_the_objective_is_reported_with_the_norms_as_given(fleet: Fleet, ratio: float) -> None:
+    solution = solve_mean_time(*fleet, ratio)
+    variance = variance_term(solution.q, fleet.weights, fleet.grad_norms)
+    expected = mean_round_time(solution.q, fleet.times) * (variance + ratio)
+    assert solution.objective == pytest.approx(expected, rel=1e-12)
+
+
+@given(ratios)
+def test_one_client_is_always_drawn(ratio: float) -> None:
+    solution = solve_mean_time([1.0], [2.0], [3.0], ratio)
+    assert solution.q == pytest.approx([1.0], rel=1e-15)
+    assert solution.objective == pytest.approx(2 * (9 + ratio), rel=1e-14)
+
+
+def test_what_it_takes_to_solve_is_reported() -> None:
+    fleet = random_fleet(6, 3)
+    free = solve_mean_time(*fleet, 1.0)
+    capped = solve_mean_time(*fleet, 1.0, max_weight=0.2, k=8)
+    assert 1 <= free.iterations < capped.iterations < 200
+    assert solve_mean_time(*fleet, 0.0).iterations == 0

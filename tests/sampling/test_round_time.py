@@ -9,14 +9,23 @@ from hypothesis import strategies as st
 from fedpace import InputError, expected_round_time, mean_round_time, round_time_gradient
 from fedpace.profile import FloatArray
 from fedpace.sampling.round_time import sorted_marginal_times, sorted_round_time
-from tests.sampling.fleets import random_fleet
+from tests.sampling.fleets import columns, distributions, powers_of_ten, random_fleet
 
 seeds = st.integers(0, 10**6)
+many = st.sampled_from([10**4, 10**6, 10**9])
 
 
 def random_point(n: int, seed: int) -> tuple[FloatArray, FloatArray]:
     rng = np.random.default_rng(seed)
     return rng.dirichlet(np.ones(n)), np.sort(rng.exponential(size=n) + 0.01)
+
+
+@st.composite
+def clients(draw: st.DrawFn) -> tuple[FloatArray, FloatArray]:
+    """Draw q, with zeros, and times, with ties, in ascending order of time."""
+    n = draw(st.integers(1, 6))
+    times = draw(columns(n, powers_of_ten(-3, 0) | st.integers(1, 3).map(float)))
+    return draw(distributions(n, zeros=True)), np.sort(times)
 
 
 @given(st.integers(1, 4), st.integers(1, 5), seeds)
@@ -154,3 +163,84 @@ def test_k_must_be_a_positive_integer(k: object) -> None:
 def test_k_may_be_a_numpy_integer() -> None:
     fleet = random_fleet(4, 0)
     assert expected_round_time(fleet.weights, fleet.times, np.int32(3)) > 0  # type: ignore[arg-type]
+
+
+@given(clients(), st.integers(1, 40))
+def test_zeros_and_ties_match_theorem_2_in_exact_arithmetic(
+    fleet: tuple[FloatArray, FloatArray], k: int
+) -> None:
+    q, times = fleet
+    cdf = [Fraction(0), *itertools.accumulate(Fraction(float(x)) for x in q)]
+    steps = (after**k - before**k for before, after in itertools.pairwise(cdf))
+    exact = sum(step * Fraction(float(t)) for step, t in zip(steps, times, strict=True))
+    assert expected_round_time(q, times, k) == pytest.approx(float(exact), rel=1e-13)
+
+
+@given(clients(), many)
+def test_many_draws_match_extended_precision(fleet: tuple[FloatArray, FloatArray], k: int) -> None:
+    q, times = fleet
+    tail = np.cumsum(q[::-1].astype(np.longdouble))[::-1][1:]
+    gaps = np.diff(times.astype(np.longdouble))
+    with np.errstate(divide="ignore"):
+        expected = times[0] - np.expm1(k * np.log1p(-tail)) @ gaps
+    assert expected_round_time(q, times, k) == pytest.approx(float(expected), rel=1e-14)
+
+
+@given(clients(), st.integers(1, 50))
+def test_leaving_out_who_is_never_drawn_changes_nothing(
+    fleet: tuple[FloatArray, FloatArray], k: int
+) -> None:
+    q, times = fleet
+    drawn = q > 0
+    expected = expected_round_time(q[drawn], times[drawn], k)
+    assert expected_round_time(q, times, k) == pytest.approx(expected, rel=1e-13)
+
+
+@given(clients(), st.integers(2, 20))
+def test_gradient_matches_exact_arithmetic(fleet: tuple[FloatArray, FloatArray], k: int) -> None:
+    q, times = fleet
+    cdf = list(itertools.accumulate(Fraction(float(x)) for x in q))
+    gaps = [Fraction(float(b)) - Fraction(float(a)) for a, b in itertools.pairwise(times)]
+    terms = [-k * c ** (k - 1) * gap for c, gap in zip(cdf, gaps, strict=False)]
+    exact = [float(sum(terms[j:])) for j in range(q.size)]
+    assert round_time_gradient(q, times, k) == pytest.approx(
+        exact, rel=1e-11, abs=1e-13 * abs(exact[0])
+    )
+
+
+@given(st.integers(1, 20), st.integers(1, 10**6), seeds)
+def test_only_probability_of_the_slowest_does_not_shorten_a_round(
+    n: int, k: int, seed: int
+) -> None:
+    q, times = random_point(n, seed)
+    order = np.random.default_rng(seed).permutation(n)
+    gradient = round_time_gradient(q[order], times[order], k)
+    assert gradient[np.argmax(times[order])] == 0
+    assert np.all(np.diff(gradient[np.argsort(times[order])]) >= 0)
+
+
+@pytest.mark.parametrize(("k", "expected"), [(1, [-1.0, 0.0]), (2, [0.0, 0.0]), (3, [0.0, 0.0])])
+def test_gradient_is_finite_where_the_fastest_is_never_drawn(k: int, expected: list[float]) -> None:
+    assert round_time_gradient([0.0, 1.0], [1.0, 2.0], k).tolist() == expected
+
+
+@given(st.integers(1, 15), many, seeds)
+def test_the_tangent_plane_touches_for_many_draws_too(n: int, k: int, seed: int) -> None:
+    q, times = random_point(n, seed)
+    cost = sorted_marginal_times(q, times, k)
+    assert cost.first + cost.excess @ q == pytest.approx(cost.round_time, rel=1e-11)
+    assert np.all(cost.first + cost.excess >= times * (1 - 1e-11))
+
+
+def test_one_draw_costs_each_client_its_own_time() -> None:
+    cost = sorted_marginal_times(np.array([0.25, 0.25, 0.5]), np.array([1.0, 2.0, 5.0]), 1)
+    assert (cost.round_time, cost.first, cost.excess.tolist()) == (3.25, 1.0, [0.0, 1.0, 4.0])
+
+
+def test_gradient_and_mean_refuse_what_the_round_time_refuses() -> None:
+    with pytest.raises(InputError, match=r"times must be positive, got 0 for client 1; .*drop"):
+        round_time_gradient([0.5, 0.5], [1.0, 0.0], 2)
+    with pytest.raises(InputError, match=r"k must be at least 1, got 0; give the clients"):
+        round_time_gradient([0.5, 0.5], [1.0, 2.0], 0)
+    with pytest.raises(InputError, match=r"q must sum to 1, got a sum of 0\.9; divide by the sum"):
+        mean_round_time([0.5, 0.4], [1.0, 2.0])

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from fedpace import InputError, Profile
 from fedpace.sampling.solution import residual, weight_floors
-
-from .fleets import Fleet, distributions, fleets
-from .oracles import mean_objectives
+from tests.sampling.fleets import Fleet, distributions, fleets, powers_of_ten
+from tests.sampling.oracles import objectives
 
 EVEN = Profile([0.25, 0.75], [1.0, 2.0], [1.0, 1.0])
 
@@ -40,11 +39,15 @@ def test_accepts_one_over_k_however_it_was_rounded() -> None:
         assert weight_floors(EVEN, k, float(np.nextafter(1 / k, 0))) is not None
 
 
-@given(st.data(), fleets(n=st.integers(2, 6)))
-def test_residual_bounds_what_small_changes_can_gain(data: st.DataObject, fleet: Fleet) -> None:
-    q = data.draw(distributions(fleet.n))
-    bound = residual(q, fleet.importance, fleet.times, fleet.c, None)
-    factors = np.array(data.draw(st.lists(st.floats(-1, 1), min_size=fleet.n, max_size=fleet.n)))
+@given(st.data(), fleets(fewest=2, most=6), powers_of_ten(-2, 2))
+def test_residual_bounds_what_small_changes_can_gain(
+    data: st.DataObject, fleet: Fleet, c: float
+) -> None:
+    q = data.draw(distributions(fleet.times.size))
+    bound = residual(q, fleet.importance, fleet.times, c, None)
+    factors = np.array(
+        data.draw(st.lists(st.floats(-1, 1), min_size=fleet.times.size, max_size=fleet.times.size))
+    )
     # Keep the sum at 1 by moving the largest client only.
     change = q * factors
     change[np.argmax(q)] -= change.sum()
@@ -52,23 +55,23 @@ def test_residual_bounds_what_small_changes_can_gain(data: st.DataObject, fleet:
     if size == 0:
         return
     delta = 1e-5
-    before, after = mean_objectives(np.stack([q, q + delta * change / size]), fleet)
-    assert np.log(before / after) <= delta * bound + 20 * fleet.n * delta**2
+    before, after = objectives(np.stack([q, q + delta * change / size]), fleet, c, 1)
+    assert np.log(before / after) <= delta * bound + 20 * fleet.times.size * delta**2
 
 
-@given(st.data(), fleets(n=st.integers(2, 6)))
+@given(st.data(), fleets(fewest=2, most=6), powers_of_ten(-2, 2))
 def test_some_small_change_gains_half_of_what_the_residual_says(
-    data: st.DataObject, fleet: Fleet
+    data: st.DataObject, fleet: Fleet, c: float
 ) -> None:
-    q = data.draw(distributions(fleet.n))
-    bound = residual(q, fleet.importance, fleet.times, fleet.c, None)
+    q = data.draw(distributions(fleet.times.size))
+    bound = residual(q, fleet.importance, fleet.times, c, None)
     slope = fleet.times / (q @ fleet.times)
-    spread = float(np.sum(fleet.importance**2 / q)) + fleet.c
+    spread = float(np.sum(fleet.importance**2 / q)) + c
     slope = slope - (fleet.importance / q) ** 2 / spread
     change = -q * np.sign(slope - q @ slope)
     change -= q * change.sum()
     delta = 1e-6
-    before, after = mean_objectives(np.stack([q, q + delta * change]), fleet)
+    before, after = objectives(np.stack([q, q + delta * change]), fleet, c, 1)
     assert np.log(before / after) >= delta * bound * (1 - 1e-3) - 1e-11
 
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpace.data.shards import Split
-from fedpace.data.synthetic import hold_out
+from fedpace.data.shards import Split, hold_out
 from fedpace.errors import InputError
 
 

@@ -88,3 +88,18 @@ class Split(NamedTuple):
 
     train: Shards
     test: Shards
+
+
+def hold_out(
+    xs: list[NDArray[np.float64]], ys: list[NDArray[np.int64]], sizes: NDArray[np.int64]
+) -> Split:
+    """Give each client its first `sizes` samples for training and the rest for testing."""
+    train = Shards.from_clients(
+        [x[:size] for x, size in zip(xs, sizes, strict=True)],
+        [y[:size] for y, size in zip(ys, sizes, strict=True)],
+    )
+    test = Shards.from_clients(
+        [x[size:] for x, size in zip(xs, sizes, strict=True)],
+        [y[size:] for y, size in zip(ys, sizes, strict=True)],
+    )
+    return Split(train, test)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.data.shards import Shards, Split
+from fedpace.data.shards import Split, hold_out
 
 # Client sizes of the paper's first simulation; they sum to 20,509.
 PAPER_SIZES = (
@@ -31,7 +31,8 @@ def synthetic(
 
     Client i has its own model W_i ~ N(u_i, 1), b_i ~ N(u_i, 1), u_i ~ N(0, α), and its own inputs
     x ~ N(v_i, Σ), v_i ~ N(B_i, 1), B_i ~ N(0, β), Σ diagonal with entries j^−1.2; the class is
-    the largest entry of W_i x + b_i. α and β are variances.
+    the largest entry of W_i x + b_i. α and β are variances. (u_i shifts the scores of all classes
+    alike, so α changes no label: it is kept because the data set is named by it.)
 
     Parameters
     ----------
@@ -63,18 +64,3 @@ def synthetic(
         xs.append(x)
         ys.append(np.argmax(x @ weights + bias, axis=1))
     return hold_out(xs, ys, sizes)
-
-
-def hold_out(
-    xs: list[NDArray[np.float64]], ys: list[NDArray[np.int64]], sizes: NDArray[np.int64]
-) -> Split:
-    """Give each client its first `sizes` samples for training and the rest for testing."""
-    train = Shards.from_clients(
-        [x[:size] for x, size in zip(xs, sizes, strict=True)],
-        [y[:size] for y, size in zip(ys, sizes, strict=True)],
-    )
-    test = Shards.from_clients(
-        [x[size:] for x, size in zip(xs, sizes, strict=True)],
-        [y[size:] for y, size in zip(ys, sizes, strict=True)],
-    )
-    return Split(train, test)

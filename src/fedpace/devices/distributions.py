@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,9 @@ def _parameters(spec: str, name: str, rest: str) -> list[float]:
 
 def _from_file(path: Path, n: int) -> FloatArray:
     try:
-        times = np.loadtxt(path, dtype=np.float64, ndmin=1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # an empty file is refused below
+            times = np.loadtxt(path, dtype=np.float64, ndmin=1)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as times: {error}; one number a line") from None
     if times.shape != (n,):

@@ -79,11 +79,11 @@ class Varying:
     def __post_init__(self) -> None:
         object.__setattr__(self, "usual", positive_column("times", self.usual))
         for name, fine, condition in (
-            ("noise", self.noise >= 0, "be at least 0"),
-            ("drift", self.drift >= 0, "be at least 0"),
-            ("period", self.period > 0, "be positive"),
+            ("noise", 0 <= self.noise < np.inf, "be at least 0"),
+            ("drift", 0 <= self.drift < np.inf, "be at least 0"),
+            ("period", 0 < self.period < np.inf, "be positive"),
             ("busy", 0 <= self.busy < 1, "be at least 0 and below 1"),
-            ("busy_factor", self.busy_factor >= 1, "be at least 1"),
+            ("busy_factor", 1 <= self.busy_factor < np.inf, "be at least 1"),
         ):
             if not fine:
                 value = getattr(self, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -83,37 +84,58 @@ def run_adaptive(
     rest. Both pilots start from the initial model, as in the paper; their time counts. Gradient
     norms come from both pilots. A given `c_over_s0` is used instead of the estimate of c.
     """
-    blank = Profile(backend.weights, backend.usual_times, [1.0] * backend.weights.size)
-    state, first = start(backend, "pilot-uniform")
-    rows: list[Row] = [first]
-    ends: list[State] = []
-    for name in ("uniform", "weighted"):
-        begin = State(backend.initial(), 0, rows[-1].seconds)
-        state, more = train(
-            backend,
-            SCHEMES[name](blank, k),
-            begin,
-            schedule=schedule,
-            stop=Stop(loss=min(pilots.thresholds), rounds=pilots.rounds, seconds=stop.seconds),
-            rng=seeds.stream("pilot-draw", len(ends)),
-            phase=f"pilot-{name}",
-        )
-        rows += more
-        ends.append(state)
+    rows, ends = _pilots(backend, k, schedule, stop, seeds, pilots)
+    if not any(math.isfinite(last.loss) for _, last in ends):
+        blank = _blank(backend)
+        state = ends[0][0]._replace(seconds=rows[-1].seconds)
+        return Outcome(History(rows), state, SCHEMES["uniform"](blank, k), blank)
     grad_norms = estimated_grad_norms(rows, backend.weights.size)
     profile = learned_profile(backend, grad_norms, c_over_s0)
     ratio = _estimated_ratio(rows, pilots, profile)
     if c_over_s0 is None:
         profile = Profile(profile.weights, profile.times, profile.grad_norms, ratio.value)
     design = scheme(profile, k, max_weight=max_weight)
-    best = min(range(2), key=lambda i: backend.evaluate(ends[i].parameters).loss)
-    state = State(ends[best].parameters, ends[best].round, rows[-1].seconds)
-    if stop.reason(rows[-1]) is None:
-        state, more = train(
-            backend, design, state, schedule=schedule, stop=stop, rng=seeds.stream("draw")
-        )
+    state, last = min(ends, key=lambda end: _or_infinity(end[1].loss))
+    reason = stop.reason(last._replace(seconds=rows[-1].seconds))
+    state = State(state.parameters, state.round, rows[-1].seconds, reason or "")
+    if reason is None:
+        rng = seeds.stream("draw")
+        state, more = train(backend, design, state, schedule=schedule, stop=stop, rng=rng)
         rows += more
     return Outcome(History(rows), state, design, profile, ratio)
+
+
+def _pilots(
+    backend: Backend, k: int, schedule: Schedule, stop: Stop, seeds: Seeds, pilots: Pilots
+) -> tuple[list[Row], list[tuple[State, Row]]]:
+    """Run both pilots from the initial model; return all rows, and how each pilot ended."""
+    blank = _blank(backend)
+    state, first = start(backend, "pilot-uniform")
+    rows: list[Row] = [first]
+    ends: list[tuple[State, Row]] = []
+    until = Stop(loss=min(pilots.thresholds), rounds=pilots.rounds, seconds=stop.seconds)
+    for index, name in enumerate(("uniform", "weighted")):
+        state, more = train(
+            backend,
+            SCHEMES[name](blank, k),
+            State(backend.initial(), 0, rows[-1].seconds),
+            schedule=schedule,
+            stop=until,
+            rng=seeds.stream("pilot-draw", index),
+            phase=f"pilot-{name}",
+        )
+        rows += more
+        ends.append((state, more[-1]))
+    return rows, ends
+
+
+def _blank(backend: Backend) -> Profile:
+    """Return what is known before the first gradient norm."""
+    return Profile(backend.weights, backend.usual_times, [1.0] * backend.weights.size)
+
+
+def _or_infinity(loss: float) -> float:
+    return loss if math.isfinite(loss) else math.inf
 
 
 def learned_profile(backend: Backend, grad_norms: FloatArray, c_over_s0: float | None) -> Profile:

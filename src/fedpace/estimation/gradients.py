@@ -23,8 +23,9 @@ def estimated_grad_norms(rows: Iterable[Row], n: int) -> FloatArray:
     """
     total, count = np.zeros(n), np.zeros(n)
     for row in rows:
-        total[row.clients] += row.grad_norms**2
-        count[row.clients] += 1
+        fine = np.isfinite(row.grad_norms)
+        total[row.clients[fine]] += row.grad_norms[fine] ** 2
+        count[row.clients[fine]] += 1
     seen = count > 0
     if not seen.any():
         raise InputError("rows must hold a report of at least one client, got none; train a round")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpace.errors import InputError
-from fedpace.profile import FloatArray
+from fedpace.profile import FloatArray, stand_in
 
 # Uniform and weighted sampling must differ in S by more than this factor to tell c from noise.
 LEAST_CONTRAST = 1.1
@@ -63,13 +63,16 @@ def estimate_ratio(
     """
     if not thresholds:
         raise InputError("thresholds must not be empty, got none; give losses to pass on the way")
+    any_gradient = bool(grad_norms.any())
+    grad_norms = stand_in(grad_norms)
     default = float(weights @ grad_norms) ** 2
     largest = LARGEST_RATIO * default
     uniform_variance = weights.size * float(weights**2 @ grad_norms**2)
     weighted_variance = float(weights @ grad_norms**2)
     logs = _log_rhos(uniform_losses, weighted_losses, thresholds)
-    if not logs:
-        return RatioEstimate(default, 0.0, math.inf, False, "no threshold passed", math.nan)
+    if not logs or not any_gradient:
+        reason = "no threshold passed" if any_gradient else "all gradient norms are 0"
+        return RatioEstimate(default, 0.0, math.inf, False, reason, math.nan)
     middle, spread = float(np.mean(logs)), INTERVAL * float(np.std(logs))
     rho = math.exp(middle)
     contrast = uniform_variance / weighted_variance
@@ -80,6 +83,8 @@ def estimate_ratio(
         for log in (middle - spread, middle, middle + spread)
     )
     low, value, high = sorted(ends)
+    if low == math.inf:
+        return RatioEstimate(default, 0.0, math.inf, False, "ρ on the wrong side of 1", rho)
     if high > largest:
         moved = min(max(default, low), largest)
         return RatioEstimate(moved, low, high, False, "rounds too alike: ρ ≈ 1", rho)

@@ -70,6 +70,5 @@ class Logistic:
         scores -= top
         np.exp(scores, out=scores)
         loss = np.log(scores.sum(axis=0))
-        loss += top
-        loss -= chosen
+        loss += top - chosen  # the difference first: both may be large
         return loss, right

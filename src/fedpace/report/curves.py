@@ -9,8 +9,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedpace.profile import FloatArray
-from fedpace.report.setups import Sweep
-from fedpace.report.summary import Interval, mean_interval, times_of
 from fedpace.rounds.history import Row
 from fedpace.studies.store import Run
 
@@ -72,48 +70,6 @@ def pilots_end(runs: Sequence[Run], x: Abscissa) -> float:
         if pilots:
             ends.append(getattr(pilots[-1], x))
     return float(np.mean(ends)) if ends else math.nan
-
-
-class Sensitivity(NamedTuple):
-    """Seconds to the target of a scheme over given c/S_0, and with c estimated.
-
-    `chosen` holds the estimates of c/S_0 by seed order, `defaults` how many are the default.
-    """
-
-    scheme: str
-    seconds: list[Interval]
-    estimated: Interval
-    chosen: list[float]
-    defaults: int
-
-
-def sensitivities(sweep: Sweep) -> list[Sensitivity]:
-    """Return, for each scheme of a sweep, the time to the target against c."""
-    schemes = dict.fromkeys(scheme for setup in sweep.members for scheme in setup.schemes)
-    return [_sensitivity(sweep, scheme) for scheme in schemes]
-
-
-def places(values: Sequence[float]) -> list[float]:
-    """Return where values of c/S_0 go on a logarithmic axis: 0 a step left of all others.
-
-    >>> places([0.0, 0.3, 1.0])
-    [0.1, 0.3, 1.0]
-    """
-    positive = [value for value in values if value > 0]
-    zero = min(positive, default=1.0) / 3
-    return [value if value > 0 else round(zero, 12) for value in values]
-
-
-def _sensitivity(sweep: Sweep, scheme: str) -> Sensitivity:
-    runs = [] if sweep.base is None else sweep.base.of(scheme)
-    estimates = [(run.ratio, float(run.profile.importance.sum()) ** 2) for run in runs]
-    return Sensitivity(
-        scheme,
-        [mean_interval(times_of(setup.of(scheme)).gross.values()) for setup in sweep.members],
-        mean_interval(times_of(runs).gross.values()),
-        [ratio.value / scale for ratio, scale in estimates if ratio is not None],
-        sum(ratio is not None and not ratio.identified for ratio, _ in estimates),
-    )
 
 
 def _path(run: Run, y: Ordinate, x: Abscissa) -> tuple[FloatArray, FloatArray]:

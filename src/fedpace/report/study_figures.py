@@ -11,19 +11,18 @@ import numpy as np
 
 from fedpace.errors import MissingExtraError
 from fedpace.profile import FloatArray
-from fedpace.report.curves import (
-    Abscissa,
-    Curve,
-    Ordinate,
+from fedpace.report.curves import Abscissa, Curve, Ordinate, curve, pilots_end
+from fedpace.report.figures import COLOURS, save
+from fedpace.report.sensitivity import (
     Sensitivity,
-    curve,
-    pilots_end,
+    baseline_seconds,
+    chosen_span,
+    estimate_note,
     places,
     sensitivities,
 )
-from fedpace.report.figures import COLOURS, save
 from fedpace.report.setups import Setup, Sweep, optimising
-from fedpace.report.summary import BASELINE, Interval, Summary, mean_interval, times_of
+from fedpace.report.summary import BASELINE, Interval, Summary
 from fedpace.studies.store import Run
 
 if TYPE_CHECKING:
@@ -167,29 +166,6 @@ def sensitivity_figure(sweep: Sweep) -> Figure:
     _finish(figure, axes, note="Points: mean over seeds, bars: its 95 % interval. "
             "The star's bar: central 80 % of the estimates.")  # fmt: skip
     return figure
-
-
-def estimate_note(sweep: Sweep) -> str:
-    """Say in how many runs c could not be estimated; empty if none tried."""
-    lines = sensitivities(sweep)
-    total = sum(len(line.chosen) for line in lines)
-    default = sum(line.defaults for line in lines)
-    return f"Star: c estimated; not identified, so near S₀, in {default} of {total} runs" * (
-        total > 0
-    )
-
-
-def chosen_span(line: Sensitivity) -> Interval:
-    """Return the median estimate of c/S_0 and its central 80 % over seeds."""
-    low, middle, high = np.percentile(line.chosen, (10, 50, 90)).tolist()
-    return Interval(middle, low, high, len(line.chosen))
-
-
-def baseline_seconds(sweep: Sweep) -> Interval:
-    """Return uniform's time to the target in the same setup, which does not depend on c."""
-    if sweep.base is None:
-        return Interval()
-    return mean_interval(times_of(sweep.base.of(BASELINE)).gross.values())
 
 
 def _draw_curve(axes: Axes, line: Curve, scheme: str, factor: float) -> None:

@@ -1,4 +1,4 @@
-"""The time-to-target table: Markdown, CSV, LaTeX, HTML and the terminal."""
+"""The time-to-target table: Markdown, CSV, HTML and the terminal; for LaTeX see `latex`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,15 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from fedpace.report.sensitivity import sensitivities
+from fedpace.report.setups import Sweep
 from fedpace.report.summary import BASELINE, PROPOSED, Interval, SchemeSummary, Summary
 
 NOTHING = "–"
-# Titles in LaTeX are broken into lines of about this many letters.
+# Titles are broken into lines of about this many letters where room is short.
 TITLE_WIDTH = 12
 CAPTION = "Mean over seeds, with its 95 % interval; times include pilots unless said otherwise."
 Cell = tuple[str, str]
-# What LaTeX reads as a command or does not have in its fonts.
-LATEX = str.maketrans(
-    {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "≥": r"$\ge$", "≤": r"$\le$",
-     "≈": r"$\approx$", "×": r"$\times$", "–": "--", "\\": r"\textbackslash{}", "$": r"\$",
-     "{": r"\{", "}": r"\}", "^": r"\^{}", "~": r"\~{}"}
-)  # fmt: skip
 
 
 class Column(NamedTuple):
@@ -67,6 +63,11 @@ def columns(summary: Summary) -> list[Column]:
     return [column for column in every if column.title not in left_out]
 
 
+def main_columns(summary: Summary) -> list[Column]:
+    """Return the columns that fit a narrow place."""
+    return [column for column in columns(summary) if not column.wide]
+
+
 def notes(summary: Summary) -> list[str]:
     """Return what a reader has to know to read the table."""
     lines = [
@@ -75,7 +76,7 @@ def notes(summary: Summary) -> list[str]:
         "the paired delta method on its logarithm. Rounds count the way of the final model: of "
         "the two pilots, the one that training went on from."
     ]
-    lines += [_missed(row) for row in summary.rows if row.reached < row.runs]
+    lines += missed(summary)
     if math.isfinite(summary.accuracy.value) and summary.setup.study.stop.accuracy is None:
         lines.append(
             f"The target accuracy is the one with which {PROPOSED} reaches the target loss, on "
@@ -85,22 +86,29 @@ def notes(summary: Summary) -> list[str]:
     return lines
 
 
-def markdown(summaries: Sequence[Summary]) -> str:
-    """Return one heading, table and list of notes per setup."""
+def missed(summary: Summary) -> list[str]:
+    """Return one sentence for each scheme of which some runs never reached the target."""
+    return [
+        f"{row.scheme}: {row.runs - row.reached} of {row.runs} not reached"
+        + ("; its time is that of the others, a lower bound (≥)." if row.reached else ".")
+        for row in summary.rows
+        if row.reached < row.runs
+    ]
+
+
+def markdown(summaries: Sequence[Summary], sweeps: Sequence[Sweep] = ()) -> str:
+    """Return one heading, table and list of notes per setup, and one table per sweep of c."""
     parts = []
     for summary in summaries:
         shown = columns(summary)
-        lines = [[column.title for column in shown], ["---"] + ["---:"] * (len(shown) - 1)]
-        lines += [[_joined(column.cell(row)) for column in shown] for row in summary.rows]
-        table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+        cells = [[_joined(column.cell(row)) for column in shown] for row in summary.rows]
         remarks = "\n".join(f"- {note}" for note in notes(summary))
+        table = _markdown_table([column.title for column in shown], cells)
         parts.append(f"## {heading(summary)}\n\n{table}\n\n{remarks}\n")
+    for sweep in sweeps:
+        title = f"## Sensitivity to c: {sweep.members[0].study.title}"
+        parts.append(f"{title}\n\n{_markdown_table(*sweep_table(sweep))}\n")
     return "\n".join(parts)
-
-
-def latex(summaries: Sequence[Summary]) -> str:
-    r"""Return the main columns, one table per setup, for \usepackage{booktabs}."""
-    return "\n".join(_latex_table(summary) for summary in summaries)
 
 
 def csv_text(summaries: Sequence[Summary]) -> str:
@@ -129,9 +137,22 @@ def html_table(summary: Summary) -> str:
     return f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>"
 
 
+def sweep_table(sweep: Sweep) -> tuple[list[str], list[list[str]]]:
+    """Return the titles and the lines of seconds to the target against c/S_0, by scheme."""
+    lines = sensitivities(sweep)
+    titles = ["c / S₀", *(f"{line.scheme}, s" for line in lines)]
+    rows = [
+        [f"{value:g}", *(_joined(_cell(line.seconds[index], _seconds)) for line in lines)]
+        for index, value in enumerate(sweep.values)
+    ]
+    if sweep.base is not None:
+        rows.append(["estimated", *(_joined(_cell(line.estimated, _seconds)) for line in lines)])
+    return titles, rows
+
+
 def terminal_table(summary: Summary) -> Table:
     """Return the table for the terminal: the main columns, intervals below their values."""
-    shown = _main(summary)
+    shown = main_columns(summary)
     table = Table(
         title=escape(heading(summary)),
         title_justify="left",
@@ -140,9 +161,8 @@ def terminal_table(summary: Summary) -> Table:
         padding=(0, 1, 0, 0),
     )
     for column in shown:
-        words = column.title.split() + [column.cell(row)[0] for row in summary.rows]
         justify: Literal["left", "right"] = "left" if column is shown[0] else "right"
-        table.add_column(column.title, justify=justify, min_width=max(map(len, words)))
+        table.add_column(textwrap.fill(column.title, TITLE_WIDTH), justify=justify, no_wrap=True)
     for row in summary.rows:
         cells = (column.cell(row) for column in shown)
         table.add_row(*("\n".join(escape(part) for part in cell if part) for cell in cells))
@@ -156,15 +176,9 @@ def heading(summary: Summary) -> str:
     return f"{setup.study.title}{extra}"
 
 
-def _main(summary: Summary) -> list[Column]:
-    return [column for column in columns(summary) if not column.wide]
-
-
-def _missed(row: SchemeSummary) -> str:
-    text = f"{row.scheme}: {row.runs - row.reached} of {row.runs} not reached"
-    return (
-        f"{text}; its time is that of the others, a lower bound (≥)." if row.reached else f"{text}."
-    )
+def _markdown_table(titles: list[str], rows: list[list[str]]) -> str:
+    lines = [titles, ["---"] + ["---:"] * (len(titles) - 1), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def _accuracy(row: SchemeSummary) -> Cell:
@@ -203,42 +217,6 @@ def _joined(cell: tuple[str, str]) -> str:
 def _html_cell(cell: tuple[str, str]) -> str:
     value, interval = map(html.escape, cell)
     return f"<td>{value}" + (f" <small>{interval}</small>" if interval else "") + "</td>"
-
-
-def _latex_table(summary: Summary) -> str:
-    shown = _main(summary)
-    titles = (textwrap.wrap(column.title, TITLE_WIDTH) for column in shown)
-    head = " & ".join(rf"\shortstack[r]{{{_latex(r'@@'.join(lines))}}}" for lines in titles)
-    body = [line for row in summary.rows for line in _latex_row(row, shown)]
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
-            rf"\caption{{{_latex(heading(summary))}. {_latex(CAPTION)}}}\smallskip",
-            rf"\begin{{tabular}}{{@{{}}l{'r' * (len(shown) - 1)}@{{}}}}",
-            r"\toprule",
-            head.replace("@@", r"\\") + r" \\",
-            r"\midrule",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
-
-
-def _latex_row(row: SchemeSummary, shown: Sequence[Column]) -> list[str]:
-    values, intervals = zip(*(column.cell(row) for column in shown), strict=True)
-    lines = [" & ".join(map(_latex, values)) + r" \\"]
-    if any(intervals):
-        small = (rf"{{\scriptsize {_latex(part)}}}" if part else "" for part in intervals)
-        lines.append(" & ".join(small) + r" \\")
-    return [*lines, r"\addlinespace"]
-
-
-def _latex(text: str) -> str:
-    return text.translate(LATEX)
 
 
 def _record(summary: Summary, row: SchemeSummary) -> dict[str, object]:

@@ -54,11 +54,13 @@ def train(
     parameters, index, seconds, _ = state
     while True:
         draw = design.draw(rng)
-        reply = backend.run(parameters, draw, round_index=index, learning_rate=schedule(index))
-        parameters = aggregate(parameters, draw.weights, reply.updates)
+        # A diverging run leaves float64; its loss says so, and `stop` ends it.
+        with np.errstate(over="ignore", invalid="ignore"):
+            reply = backend.run(parameters, draw, round_index=index, learning_rate=schedule(index))
+            parameters = aggregate(parameters, draw.weights, reply.updates)
+            loss, accuracy = backend.evaluate(parameters)
         lasted = float(reply.seconds.max())
         index, seconds = index + 1, seconds + lasted
-        loss, accuracy = backend.evaluate(parameters)
         rows.append(
             Row(
                 phase,

@@ -99,8 +99,8 @@ def run_in_processes(
             for lane, job in busy:
                 if lane.calls not in answered:
                     continue
-                answer = lane.answer()
-                if deaths.call_for_another(job, answer):
+                answer = deaths.verdict(job, lane.answer())
+                if answer is None:
                     lane.take(job)
                     continue
                 lane.take(None if deaths.hopeless else next(jobs, None))
@@ -178,17 +178,18 @@ class _Deaths:
         """Whether processes cannot live here at all."""
         return self._in_a_row >= IN_A_ROW
 
-    def call_for_another(self, job: Job, answer: Answer) -> bool:
-        """Take note of an answer, and tell whether its job is to begin again."""
+    def verdict(self, job: Job, answer: Answer) -> Answer | None:
+        """Return the answer that stands, or None if the job is to begin again."""
         if not answer.died:
             self._in_a_row = 0
-            return False
+            return answer
         self._in_a_row += 1
         self._of[job] += 1
         if self.hopeless or self._of[job] == ATTEMPTS:
-            return False
+            times = f"{answer.problem}, {self._of[job]} times in all"
+            return answer._replace(problem=f"{times}; is there enough memory?")
         self._warn(f"{job}: {answer.problem}; it begins again")
-        return True
+        return None
 
 
 @contextlib.contextmanager

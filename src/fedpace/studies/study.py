@@ -8,11 +8,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from fedpace.errors import InputError, nearest
 
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 AtLeastZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -56,7 +57,7 @@ class DevicesSection(_Section):
     drift: AtLeastZero = 0.0
     period: Positive = 100.0
     busy: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    busy_factor: Annotated[float, Field(ge=1)] = 10.0
+    busy_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 10.0
 
 
 class TrainingSection(_Section):
@@ -85,17 +86,23 @@ class SamplingSection(_Section):
 class PilotsSection(_Section):
     """Until when the two pilots of Algorithm 2 run."""
 
-    thresholds: Annotated[tuple[float, ...], Field(min_length=1)]
+    thresholds: Annotated[tuple[Finite, ...], Field(min_length=1)]
     rounds: Count
 
 
 class StopSection(_Section):
     """When a run ends: whichever comes first."""
 
-    loss: float | None = None
-    accuracy: float | None = None
+    loss: Finite | None = None
+    accuracy: Finite | None = None
     rounds: Count | None = None
     seconds: Positive | None = None
+
+    @model_validator(mode="after")
+    def _must_end(self) -> StopSection:
+        if self.rounds is None and self.seconds is None:
+            raise ValueError("a run must end even if it never reaches its target; give seconds")
+        return self
 
 
 class Study(_Section):

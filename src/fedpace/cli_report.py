@@ -1,0 +1,129 @@
+"""The command `fedpace report`: reads runs, calls the library, prints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fedpace.errors import InputError, MissingExtraError
+from fedpace.files import write_text
+
+if TYPE_CHECKING:
+    from fedpace.report.setups import Sweep
+    from fedpace.report.summary import Summary
+    from fedpace.studies.store import Run
+
+PAGE = "report.html"
+TABLES = "time-to-target"
+FIGURES = "figures"
+
+
+def report_command(
+    directory: Annotated[Path, typer.Argument(help="Where `fedpace run --out` put the runs.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write.", show_default="the directory itself")
+    ] = None,
+) -> None:
+    """Compare the schemes of a study: table, figures, and a page to open in a browser."""
+    _need_studies()
+    from fedpace.report.setups import setups_of, without_sweeps
+    from fedpace.report.study_tables import CAPTION, missed, terminal_table
+    from fedpace.report.summary import summarise
+    from fedpace.report.tables import print_tables
+
+    setups, sweeps = without_sweeps(setups_of(stored_runs(directory)))
+    out = made(out or directory)
+    summaries = [summarise(setup) for setup in setups]
+    tables = list(written_tables(summaries, sweeps, out))
+    for summary in summaries:
+        print_tables(terminal_table(summary))
+        print(CAPTION, *missed(summary), sep="\n", end="\n\n")
+    figures = list(_drawn(summaries, sweeps, out))
+    page = written_page(summaries, sweeps, directory, out)
+    _print_paths(page, tables, figures)
+
+
+def stored_runs(directory: Path) -> list[Run]:
+    """Return the runs in a directory; what cannot be read is said on standard error."""
+    from fedpace.studies.store import Store
+
+    if not directory.is_dir():
+        raise InputError(f"{directory}: is not a directory; give the one of fedpace run --out")
+    runs = list(Store(directory).runs(lambda message: _say(f"left out: {message}")))
+    if not runs:
+        raise InputError(
+            f"{directory}: holds no finished runs; make some: "
+            f"fedpace run simulation-1 --out {directory}"
+        )
+    return runs
+
+
+def written_tables(summaries: list[Summary], sweeps: list[Sweep], out: Path) -> Iterator[Path]:
+    """Write the table in three formats, and the configurations, and yield the tables' files."""
+    from fedpace.report.latex import latex
+    from fedpace.report.rerun import toml
+    from fedpace.report.study_tables import csv_text, markdown
+    from fedpace.report.summary import summarise
+
+    swept = [summarise(setup) for sweep in sweeps for setup in sweep.members]
+    for summary in summaries:
+        write_text(out / f"{summary.setup.slug}.toml", toml(summary.setup.study))
+    for ending, text in (
+        ("md", markdown(summaries, sweeps)),
+        ("csv", csv_text([*summaries, *swept])),
+        ("tex", latex(summaries)),
+    ):
+        write_text(out / f"{TABLES}.{ending}", text)
+        yield out / f"{TABLES}.{ending}"
+
+
+def written_page(summaries: list[Summary], sweeps: list[Sweep], directory: Path, out: Path) -> Path:
+    """Write the page."""
+    from fedpace.report.page import page
+
+    write_text(out / PAGE, page(summaries, sweeps, runs_in=directory, files_in=out))
+    return out / PAGE
+
+
+def made(folder: Path) -> Path:
+    """Return the folder, created if it is not there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot be made a directory: {error.strerror}; choose another --out"
+        ) from None
+    return folder
+
+
+def _drawn(summaries: list[Summary], sweeps: list[Sweep], out: Path) -> Iterator[Path]:
+    from fedpace.report.study_figures import write_figures
+
+    console = Console(stderr=True)
+    with console.status("drawing …") if console.is_terminal else nullcontext():
+        yield from write_figures(summaries, sweeps, made(out / FIGURES))
+
+
+def _print_paths(page: Path, tables: list[Path], figures: list[Path]) -> None:
+    print(f"Page:    {page}")
+    print(f"Tables:  {', '.join(map(str, tables))}")
+    for path in figures:
+        print(f"Figure:  {path}")
+
+
+def _need_studies() -> None:
+    if not find_spec("pydantic"):
+        raise MissingExtraError(
+            "reports need Pydantic; install it with: pip install 'fedpace[sim,report]'"
+        )
+
+
+def _say(message: str) -> None:
+    print(f"fedpace: {' '.join(message.split())}", file=sys.stderr)

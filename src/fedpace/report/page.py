@@ -1,0 +1,166 @@
+"""One page with everything: table, interactive figures, configuration, how to run it again."""
+
+from __future__ import annotations
+
+import html
+import json
+import platform
+from collections.abc import Sequence
+from importlib import metadata, resources
+from importlib.util import find_spec
+from pathlib import Path
+from string import Template
+
+import fedpace
+from fedpace.errors import MissingExtraError
+from fedpace.report.plots import Plot, chances_plots, curve_plot, sensitivity_plot
+from fedpace.report.rerun import command, toml
+from fedpace.report.sensitivity import estimate_note
+from fedpace.report.setups import Setup, Sweep
+from fedpace.report.study_figures import CURVES, colour
+from fedpace.report.study_tables import heading, html_table, notes, sweep_table
+from fedpace.report.summary import Summary
+
+TITLES = {
+    "loss-seconds": "Loss against wall-clock time",
+    "accuracy-seconds": "Test accuracy against wall-clock time",
+    "loss-rounds": "Loss against rounds",
+}
+BAND = "Lines: mean over seeds; bands: central 80 % of the runs."
+DOTS = " Dots: mean arrival at the target."
+STAR = (
+    "Points: mean over seeds, bars: its 95 % interval; star's bar: central 80 % of the estimates."
+)
+CHANCES = "One point per client, coloured by its importance p·G."
+# What the numbers depend on, and what draws them.
+PACKAGES = ("numpy", "scipy", "pydantic", "matplotlib", "plotly")
+
+
+def page(
+    summaries: Sequence[Summary], sweeps: Sequence[Sweep], *, runs_in: Path, files_in: Path
+) -> str:
+    """Return a page that needs nothing but itself: no network, no other file.
+
+    Parameters
+    ----------
+    summaries : sequence of Summary
+        One section each.
+    sweeps : sequence of Sweep
+        The sensitivity to c, one section each.
+    runs_in, files_in : Path
+        The directories of the runs and of the configurations, for the command that makes them
+        again.
+    """
+    plots: dict[str, Plot] = {}
+    sections = [
+        _setup_section(summary, plots, _again(summary.setup, runs_in, files_in))
+        for summary in summaries
+    ]
+    sections += [_sweep_section(sweep, plots) for sweep in sweeps]
+    runs = sum(len(summary.setup.runs) for summary in summaries)
+    runs += sum(len(setup.runs) for sweep in sweeps for setup in sweep.members)
+    return Template(_part("page.html")).substitute(
+        title="fedpace: time to target",
+        subtitle=f"{runs:,} runs in <code>{html.escape(str(runs_in))}</code>. A click on a "
+        "scheme's name shows or hides it in all figures of its setup.",
+        version=fedpace.__version__,
+        versions=html.escape(_versions([summary.setup for summary in summaries])),
+        style=_part("page.css"),
+        script=_part("page.js"),
+        sections="\n".join(sections),
+        plots=_embedded(plots),
+        plotly=_plotly(),
+    )
+
+
+def _setup_section(summary: Summary, plots: dict[str, Plot], again: str) -> str:
+    setup = summary.setup
+    figures = [
+        _figure(plots, TITLES[name], BAND + DOTS * (y == "loss"), curve_plot(summary, y, x))
+        for name, y, x in CURVES
+    ]
+    figures += [_figure(plots, name, CHANCES, plot) for name, plot in chances_plots(setup)]
+    remarks = "".join(f"<li>{html.escape(note)}</li>" for note in notes(summary))
+    about = f"{len(setup.seeds)} seeds, {len(setup.schemes)} schemes, fedpace {setup.version}."
+    return f"""<section id="{setup.slug}">
+<h2>{html.escape(heading(summary))}</h2>
+<p class="about">{html.escape(about)}</p>
+<div class="scroll">{html_table(summary)}</div>
+<ul class="notes">{remarks}</ul>
+{_legend(setup.schemes)}
+<div class="plots">{"".join(figures)}</div>
+<h3>Run it again</h3>
+<pre>{html.escape(again)}</pre>
+<details><summary>Configuration</summary><pre>{html.escape(toml(setup.study))}</pre></details>
+</section>"""
+
+
+def _again(setup: Setup, runs_in: Path, files_in: Path) -> str:
+    return command(setup, file=str(files_in / f"{setup.slug}.toml"), out=str(runs_in))
+
+
+def _sweep_section(sweep: Sweep, plots: dict[str, Plot]) -> str:
+    first = sweep.base or sweep.members[0]
+    schemes = list(dict.fromkeys(name for setup in sweep.members for name in setup.schemes))
+    note = f"{estimate_note(sweep)}. {STAR}".removeprefix(". ")
+    titles, rows = sweep_table(sweep)
+    head = "".join(f"<th scope=col>{html.escape(title)}</th>" for title in titles)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows
+    )
+    return f"""<section id="{first.slug}-sensitivity">
+<h2>Sensitivity to c: {html.escape(first.study.title)}</h2>
+{_legend(schemes)}
+<div class="plots">
+{_figure(plots, "Time to the target against c", note, sensitivity_plot(sweep))}
+<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>
+</div>
+</section>"""
+
+
+def _figure(plots: dict[str, Plot], title: str, caption: str, plot: Plot) -> str:
+    """Keep the plot under a new id, and return the place where the page draws it."""
+    name = f"plot-{len(plots)}"
+    plots[name] = plot
+    return (
+        f'<figure><h3>{html.escape(title)}</h3><div class="plot" id="{name}"></div>'
+        f"<figcaption>{html.escape(caption)}</figcaption></figure>\n"
+    )
+
+
+def _legend(schemes: Sequence[str]) -> str:
+    buttons = "".join(
+        f'<button type="button" aria-pressed="true" data-scheme="{scheme}" '
+        f'style="--colour: {colour(scheme)}">{scheme}</button>'
+        for scheme in schemes
+    )
+    return f'<div class="legend" role="group" aria-label="Schemes shown">{buttons}</div>'
+
+
+def _embedded(plots: dict[str, Plot]) -> str:
+    # "</script>" in a name would end the element that holds the data.
+    return json.dumps(plots, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _part(name: str) -> str:
+    return (resources.files("fedpace.report") / name).read_text(encoding="utf-8")
+
+
+def _versions(setups: Sequence[Setup]) -> str:
+    made = ", ".join(sorted({setup.version for setup in setups}))
+    tools = [f"Python {platform.python_version()}"]
+    tools += [f"{name} {metadata.version(name)}" for name in PACKAGES if find_spec(name)]
+    return (
+        f"Runs made with fedpace {made}. Page made with fedpace {fedpace.__version__}, "
+        f"{', '.join(tools)}."
+    )
+
+
+def _plotly() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise MissingExtraError(
+            "the page needs Plotly; install it with: pip install 'fedpace[report]'"
+        ) from None
+    return str(get_plotlyjs())

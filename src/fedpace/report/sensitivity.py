@@ -1,0 +1,76 @@
+"""How the time to the target depends on c, and where the estimates of c lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedpace.report.setups import Sweep
+from fedpace.report.summary import BASELINE, Interval, mean_interval, times_of
+
+
+class Sensitivity(NamedTuple):
+    """Seconds to the target of a scheme over given c/S_0, and with c estimated.
+
+    `chosen` holds the estimates of c/S_0 by seed order, `defaults` how many are the default.
+    """
+
+    scheme: str
+    seconds: list[Interval]
+    estimated: Interval
+    chosen: list[float]
+    defaults: int
+
+
+def sensitivities(sweep: Sweep) -> list[Sensitivity]:
+    """Return, for each scheme of a sweep, the time to the target against c."""
+    schemes = dict.fromkeys(scheme for setup in sweep.members for scheme in setup.schemes)
+    return [_sensitivity(sweep, scheme) for scheme in schemes]
+
+
+def places(values: Sequence[float]) -> list[float]:
+    """Return where values of c/S_0 go on a logarithmic axis: 0 a step left of all others.
+
+    >>> places([0.0, 0.3, 1.0])
+    [0.1, 0.3, 1.0]
+    """
+    positive = [value for value in values if value > 0]
+    zero = min(positive, default=1.0) / 3
+    return [value if value > 0 else round(zero, 12) for value in values]
+
+
+def estimate_note(sweep: Sweep) -> str:
+    """Say in how many runs c could not be estimated; empty if none tried."""
+    lines = sensitivities(sweep)
+    total = sum(len(line.chosen) for line in lines)
+    default = sum(line.defaults for line in lines)
+    return f"Star: c estimated; not identified, so near S₀, in {default} of {total} runs" * (
+        total > 0
+    )
+
+
+def chosen_span(line: Sensitivity) -> Interval:
+    """Return the median estimate of c/S_0 and its central 80 % over seeds."""
+    low, middle, high = np.percentile(line.chosen, (10, 50, 90)).tolist()
+    return Interval(middle, low, high, len(line.chosen))
+
+
+def baseline_seconds(sweep: Sweep) -> Interval:
+    """Return uniform's time to the target in the same setup, which does not depend on c."""
+    if sweep.base is None:
+        return Interval()
+    return mean_interval(times_of(sweep.base.of(BASELINE)).gross.values())
+
+
+def _sensitivity(sweep: Sweep, scheme: str) -> Sensitivity:
+    runs = [] if sweep.base is None else sweep.base.of(scheme)
+    estimates = [(run.ratio, float(run.profile.importance.sum()) ** 2) for run in runs]
+    return Sensitivity(
+        scheme,
+        [mean_interval(times_of(setup.of(scheme)).gross.values()) for setup in sweep.members],
+        mean_interval(times_of(runs).gross.values()),
+        [ratio.value / scale for ratio, scale in estimates if ratio is not None],
+        sum(ratio is not None and not ratio.identified for ratio, _ in estimates),
+    )

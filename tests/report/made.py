@@ -1,0 +1,94 @@
+"""Runs for the tests: made up where the numbers must be known, real where they must be real."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedpace.estimation.ratio import RatioEstimate
+from fedpace.profile import Profile
+from fedpace.report.setups import setups_of
+from fedpace.report.summary import Summary, summarise
+from fedpace.rounds.history import History, Row
+from fedpace.studies.experiment import run_one
+from fedpace.studies.store import Run, Store
+from fedpace.studies.study import Study, load_study
+
+SETUP = """
+name = "small"
+title = "A dozen clients"
+
+[data]
+kind = "synthetic"
+sizes = "power-law"
+clients = 12
+samples = 600
+smallest = 10
+
+[training]
+k = 3
+local_steps = 3
+batch = 4
+
+[pilots]
+thresholds = [2.0, 1.8]
+rounds = 4
+
+[stop]
+loss = 1.75
+rounds = 25
+
+[paper]
+uniform = 30.0
+optimal-mean = 10.0
+"""
+SCHEMES = ("full", "uniform", "weighted", "statistical", "optimal-mean", "optimal-max")
+NOBODY = (np.array([], dtype=np.int64), np.array([]), np.array([]), np.array([]))
+# phase, round, seconds, loss, accuracy
+Line = tuple[str, int, float, float, float]
+START: Line = ("train", 0, 0.0, 2.0, 1.0)
+
+
+def small_study(folder: Path, *overrides: str) -> Study:
+    path = folder / "small.toml"
+    path.write_text(SETUP, encoding="utf-8")
+    return load_study(str(path), overrides)
+
+
+def store_real_runs(folder: Path, *overrides: str, seeds: int = 3) -> None:
+    study = small_study(folder, *overrides)
+    for scheme in SCHEMES:
+        for seed in range(seeds):
+            Store(folder).save(study, scheme, seed, run_one(study, scheme, seed))
+
+
+def real_summary(folder: Path) -> Summary:
+    return summarise(setups_of(Store(folder).runs())[0])
+
+
+def made_run(
+    study: Study,
+    scheme: str,
+    seed: int,
+    lines: Sequence[Line],
+    *,
+    version: str = "1",
+    ratio: RatioEstimate | None = None,
+) -> Run:
+    """Return a run that went as the lines say, with two clients of S_0 = 4."""
+    rows = [Row(*line, 0.0, 0.0, *NOBODY) for line in lines]
+    profile = Profile([0.5, 0.5], [1.0, 4.0], [3.0, 1.0])
+    q = None if scheme == "full" else np.array([0.75, 0.25])
+    return Run(study, scheme, seed, version, "rounds", History(rows), q, profile, ratio)
+
+
+def arriving(study: Study, scheme: str, seed: int, seconds: float, *, rounds: int = 1) -> Run:
+    """Return a run without pilots that reaches the loss 1.75 after so many seconds."""
+    return made_run(study, scheme, seed, [START, ("train", rounds, seconds, 1.7, 0.5)])
+
+
+def missing(study: Study, scheme: str, seed: int) -> Run:
+    """Return a run that never reaches the loss 1.75."""
+    return made_run(study, scheme, seed, [START, ("train", 1, 9.0, 1.9, 0.3)])

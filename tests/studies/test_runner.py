@@ -1,0 +1,281 @@
+"""Scheme × seed over real processes: the same numbers, whatever happens on the way."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[import-untyped]
+
+from fedpace.errors import InputError
+from fedpace.studies.experiment import run_one
+from fedpace.studies.processes import ATTEMPTS, Answer, Job, Order, _Deaths, carried_out
+from fedpace.studies.runner import Standing, checked_jobs, run_study
+from fedpace.studies.store import Store, packed_run, run_key
+from fedpace.studies.study import Study
+
+from .test_store import DAMAGES
+from .tiny import LONG, files, tiny_study
+
+SCHEMES = ["uniform", "full", "optimal-mean"]
+SEEDS = range(3)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return tiny_study(tmp_path_factory.mktemp("setup"))
+
+
+@pytest.fixture(scope="module")
+def reference(study: Study, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    directory = tmp_path_factory.mktemp("reference")
+    done = run_study(study, SCHEMES, SEEDS, directory, processes=2)
+    assert done == (9, ())
+    return files(directory)
+
+
+def fill(directory: Path, contents: dict[str, bytes]) -> None:
+    (directory / "runs").mkdir(parents=True)
+    for name, each in contents.items():
+        (directory / "runs" / name).write_bytes(each)
+
+
+def test_one_process_gives_the_same_bytes_as_two(
+    study: Study, tmp_path: Path, reference: dict[str, bytes]
+) -> None:
+    run_study(study, SCHEMES[::-1], SEEDS[::-1], tmp_path, processes=1)
+    assert files(tmp_path) == reference
+
+
+def test_a_process_of_the_runner_gives_the_same_bytes_as_this_one(
+    study: Study, reference: dict[str, bytes]
+) -> None:
+    with threadpool_limits(1):
+        here = packed_run(study, "optimal-mean", 1, run_one(study, "optimal-mean", 1))
+    key = run_key(study, "optimal-mean", 1)
+    assert [contents for name, contents in reference.items() if name.startswith(key)] == [here]
+
+
+def test_what_is_stored_is_not_run_again(
+    study: Study, tmp_path: Path, reference: dict[str, bytes]
+) -> None:
+    kept = dict(list(reference.items())[:4])
+    fill(tmp_path, kept)
+    before = {name: (tmp_path / "runs" / name).stat() for name in kept}
+    standings: list[Standing] = []
+    run_study(study, SCHEMES, SEEDS, tmp_path, progress=standings.append)
+    assert files(tmp_path) == reference
+    assert {name: (tmp_path / "runs" / name).stat() for name in kept}.keys() == before.keys()
+    for name, stat in before.items():
+        assert (tmp_path / "runs" / name).stat().st_ino == stat.st_ino
+    assert [standing.done for standing in standings] == [4, 5, 6, 7, 8, 9]
+
+
+def test_what_is_complete_starts_no_process(
+    study: Study, tmp_path: Path, reference: dict[str, bytes]
+) -> None:
+    fill(tmp_path, reference)
+    standings: list[Standing] = []
+    done = run_study(study, SCHEMES, SEEDS, tmp_path, progress=standings.append)
+    assert done == (9, ())
+    assert standings == [Standing(9, 9)]
+
+
+@pytest.mark.parametrize("name", [each for each in DAMAGES if each != "a folder"])
+def test_a_damaged_file_is_said_and_its_run_done_again(
+    study: Study, tmp_path: Path, reference: dict[str, bytes], name: str
+) -> None:
+    fill(tmp_path, reference)
+    path = Store(tmp_path).find(run_key(study, "uniform", 2))
+    assert path is not None
+    DAMAGES[name](path)
+    said: list[str] = []
+    run_study(study, SCHEMES, SEEDS, tmp_path, warn=said.append)
+    assert reference.items() <= files(tmp_path).items()
+    # One that bears the name of another run is nobody's: it is left alone.
+    foreign = name == "renamed to another run"
+    assert len(files(tmp_path)) == len(reference) + foreign
+    assert [("removed and uniform, seed 2 is done again" in line) for line in said] == [True] * (
+        not foreign
+    )
+
+
+def test_a_run_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
+    impossible = tiny_study(tmp_path, "sampling.max_weight=0.01")
+    done = run_study(impossible, ["optimal-mean", "uniform"], SEEDS, tmp_path / "out")
+    assert [(each.scheme, each.seed) for each in done.failures] == [
+        ("optimal-mean", seed) for seed in SEEDS
+    ]
+    assert all("max_weight must" in each.reason for each in done.failures)
+    assert done.stored == len(files(tmp_path / "out")) == 3
+
+
+def test_a_bug_in_a_run_is_told_with_its_place(study: Study) -> None:
+    answer = carried_out(Order.of(study), Job("uniform", -1))
+    assert answer.problem.startswith("ValueError: ")
+    assert ".py" in answer.problem.rpartition(" (")[2]
+    assert not answer.contents
+
+
+def test_a_worker_of_another_version_refuses(study: Study) -> None:
+    answer = carried_out(Order("0.0.0", Order.of(study).study), Job("uniform", 0))
+    assert "this is 0.0.0; install the same" in answer.problem
+
+
+def test_linear_algebra_of_a_run_keeps_to_one_thread(study: Study) -> None:
+    with threadpool_limits(2):
+        carried_out(Order.of(study), Job("uniform", 0))
+        assert {pool["num_threads"] for pool in threadpool_info()} == {1}
+
+
+def kill_one_child() -> None:
+    child = multiprocessing.active_children()[0]
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGKILL)
+
+
+def test_the_run_of_a_killed_process_begins_again(
+    study: Study, tmp_path: Path, reference: dict[str, bytes]
+) -> None:
+    said: list[str] = []
+
+    def progress(now: Standing) -> None:
+        if now.done == 2:
+            kill_one_child()
+
+    done = run_study(
+        study, SCHEMES, SEEDS, tmp_path, processes=2, progress=progress, warn=said.append
+    )
+    assert done == (9, ())
+    assert files(tmp_path) == reference
+    assert len(said) == 1
+    assert "its process was killed by signal 9; it begins again" in said[0]
+
+
+def test_it_gives_up_where_processes_cannot_live(study: Study, tmp_path: Path) -> None:
+    over = threading.Event()
+
+    def kill_all() -> None:
+        while not over.wait(0.02):
+            for child in multiprocessing.active_children():
+                child.kill()
+
+    killer = threading.Thread(target=kill_all)
+    killer.start()
+    try:
+        done = run_study(study, SCHEMES, range(5), tmp_path, processes=2)
+    finally:
+        over.set()
+        killer.join()
+    assert done.stored == 0
+    assert len(done.failures) == 15
+    assert any("killed by signal 9, 3 times in all" in each.reason for each in done.failures)
+    assert "processes keep dying" in done.failures[-1].reason
+
+
+def test_a_run_has_a_bounded_number_of_attempts() -> None:
+    said: list[str] = []
+    deaths, job, died = _Deaths(said.append), Job("full", 0), Answer(b"", "it died", died=True)
+    fine = Answer(b"run")
+    for _ in range(ATTEMPTS - 1):
+        assert deaths.verdict(job, died) is None
+        assert deaths.verdict(Job("uniform", 0), fine) is fine
+    verdict = deaths.verdict(job, died)
+    assert verdict is not None
+    assert "3 times in all" in verdict.problem
+    assert len(said) == ATTEMPTS - 1
+    assert not deaths.hopeless
+
+
+def test_an_interruption_ends_the_processes_and_keeps_what_is_stored(
+    tmp_path: Path, study: Study
+) -> None:
+    def interrupt(now: Standing) -> None:
+        if now.done == 2:
+            raise KeyboardInterrupt
+
+    long = tiny_study(tmp_path, *LONG)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(long, SCHEMES, SEEDS, tmp_path / "out", progress=interrupt)
+    assert multiprocessing.active_children() == []
+    assert len(files(tmp_path / "out")) == 2
+
+
+def test_what_somebody_else_stores_meanwhile_is_not_run_again(
+    study: Study, tmp_path: Path, reference: dict[str, bytes]
+) -> None:
+    def store_the_rest(now: Standing) -> None:
+        if now.done == 1:
+            for name, contents in reference.items():
+                (tmp_path / "runs" / name).write_bytes(contents)
+
+    seconds: list[float | None] = []
+    done = run_study(
+        study,
+        SCHEMES,
+        SEEDS,
+        tmp_path,
+        processes=1,
+        progress=lambda now: (store_the_rest(now), seconds.append(now.seconds_left)),
+    )
+    assert done == (9, ())
+    assert files(tmp_path) == reference
+    assert seconds[-1] == 0
+
+
+def test_time_left_is_told_after_the_first_run(study: Study, tmp_path: Path) -> None:
+    standings: list[Standing] = []
+    run_study(study, ["uniform"], range(4), tmp_path, processes=1, progress=standings.append)
+    left = [standing.seconds_left for standing in standings]
+    assert left[0] is None
+    assert all(each is not None and each > 0 for each in left[1:-1])
+    assert left[-1] == 0
+
+
+def test_one_of_each_scheme_comes_first_and_then_the_longest(study: Study) -> None:
+    jobs = checked_jobs(study, SCHEMES, [5, 6, 7])
+    assert [str(job) for job in jobs[:5]] == [
+        "full, seed 5", "uniform, seed 5", "optimal-mean, seed 5", "full, seed 6", "full, seed 7",
+    ]  # fmt: skip
+    assert len(set(jobs)) == 9
+
+
+BAD: dict[str, Callable[[Study, Path], object]] = {
+    "did you mean 'uniform'": lambda study, out: run_study(study, ["unifrom"], [0], out),
+    "0 schemes": lambda study, out: run_study(study, [], [0], out),
+    "0 seeds": lambda study, out: run_study(study, ["full"], [], out),
+    "seeds from -1": lambda study, out: run_study(study, ["full"], [0, -1], out),
+    "processes must be": lambda study, out: run_study(study, ["full"], [0], out, processes=0),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_bad_arguments_are_refused_before_anything_is_written(
+    study: Study, tmp_path: Path, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        BAD[message](study, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("change", ["training.schedule=fast", "devices.times=warp:9"])
+def test_a_setting_that_no_run_can_use_is_refused_before_any_run(
+    tmp_path: Path, change: str
+) -> None:
+    with pytest.raises(InputError):
+        run_study(tiny_study(tmp_path, change), ["uniform"], [0], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_diverging_run_is_stored_as_such_without_warnings(tmp_path: Path) -> None:
+    wild = tiny_study(tmp_path, "training.schedule=constant:1e308", "stop.loss=none")
+    answer = carried_out(Order.of(wild), Job("uniform", 0))
+    assert not answer.problem
+    path = Store(tmp_path).save_packed(run_key(wild, "uniform", 0), answer.contents)
+    run = Store(tmp_path).load(path)
+    assert run.ended == "diverged"
+    assert not np.isfinite(run.history.rows[-1].loss)

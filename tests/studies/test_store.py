@@ -1,0 +1,233 @@
+"""Runs on disk: whole or absent, and damage of any kind is seen."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedpace
+from fedpace.errors import InputError
+from fedpace.estimation.adaptive import Outcome
+from fedpace.rounds.history import LISTS
+from fedpace.studies.experiment import run_one
+from fedpace.studies.store import (
+    NUMBERS,
+    DamagedRunError,
+    DamagedRunWarning,
+    Store,
+    packed_run,
+    run_key,
+)
+from fedpace.studies.study import Study
+
+from .tiny import files, tiny_study
+
+SCHEME, SEED = "optimal-mean", 3
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return tiny_study(tmp_path_factory.mktemp("setup"))
+
+
+@pytest.fixture(scope="module")
+def outcome(study: Study) -> Outcome:
+    return run_one(study, SCHEME, SEED)
+
+
+@pytest.fixture
+def saved(tmp_path: Path, study: Study, outcome: Outcome) -> Path:
+    return Store(tmp_path).save(study, SCHEME, SEED, outcome)
+
+
+def test_a_run_is_read_back_as_it_was(saved: Path, study: Study, outcome: Outcome) -> None:
+    run = Store(saved.parents[1]).load(saved)
+    assert (run.study, run.scheme, run.seed) == (study, SCHEME, SEED)
+    assert (run.version, run.ended) == (fedpace.__version__, outcome.state.ended)
+    assert run.ratio == outcome.ratio
+    assert run.q is not None
+    np.testing.assert_array_equal(run.profile.grad_norms, outcome.profile.grad_norms)
+    for row, original in zip(run.history.rows, outcome.history.rows, strict=True):
+        assert row.phase == original.phase
+        assert all(getattr(row, name) == getattr(original, name) for name in NUMBERS)
+        for name in LISTS:
+            np.testing.assert_array_equal(getattr(row, name), getattr(original, name))
+
+
+def test_full_participation_has_no_probabilities(tmp_path: Path, study: Study) -> None:
+    store = Store(tmp_path)
+    run = store.load(store.save(study, "full", 0, run_one(study, "full", 0)))
+    assert run.q is None
+    assert run.ratio is None
+
+
+def test_the_same_run_is_the_same_file(saved: Path, study: Study, outcome: Outcome) -> None:
+    before = files(saved.parents[1])
+    assert Store(saved.parents[1]).save(study, SCHEME, SEED, run_one(study, SCHEME, SEED)) == saved
+    assert files(saved.parents[1]) == before
+    assert len(before) == 1
+
+
+def test_the_key_names_what_changes_numbers(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = ("training.k=4", "data.seed=1", "stop.loss=1.1", "sampling.c_over_s0=1.0")
+    keys = {run_key(tiny_study(tmp_path, change), SCHEME, SEED) for change in changes}
+    keys |= {run_key(study, SCHEME, SEED), run_key(study, SCHEME, 4), run_key(study, "full", SEED)}
+    monkeypatch.setattr(fedpace, "__version__", "0.0.0")
+    keys.add(run_key(study, SCHEME, SEED))
+    assert len(keys) == len(changes) + 4
+
+
+@pytest.mark.parametrize("change", ["name=other", "title=other", "paper.full=1.0"])
+def test_the_key_does_not_depend_on_names(study: Study, tmp_path: Path, change: str) -> None:
+    assert run_key(tiny_study(tmp_path, change), SCHEME, SEED) == run_key(study, SCHEME, SEED)
+
+
+def named(folder: Path, key: str, contents: bytes) -> None:
+    """Write a file whose checksum is right, whatever is in it."""
+    (folder / f"{key}-{hashlib.sha256(contents).hexdigest()[:16]}.npz").write_bytes(contents)
+
+
+def flip(path: Path) -> None:
+    contents = bytearray(path.read_bytes())
+    contents[len(contents) // 2] ^= 1
+    path.write_bytes(contents)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "a flipped bit": flip,
+    "truncated": lambda path: os.truncate(path, path.stat().st_size - 1),
+    "empty": lambda path: os.truncate(path, 0),
+    "renamed to another run": lambda path: path.rename(
+        path.with_name("0" * 20 + path.name[20:]),
+    ),
+    "text": lambda path: (path.unlink(), named(path.parent, path.name[:20], b"hello")),
+    "an archive of something else": lambda path: (
+        np.savez(path, about=np.arange(3)),
+        named(path.parent, path.name[:20], path.read_bytes()),
+        path.unlink(),
+    ),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_damage_is_detected(saved: Path, damage: Callable[[Path], object]) -> None:
+    damage(saved)
+    store = Store(saved.parents[1])
+    (path,) = saved.parent.iterdir()
+    with pytest.raises(DamagedRunError, match=str(path)):
+        store.load(path)
+
+
+def test_every_flipped_byte_is_detected(saved: Path) -> None:
+    store, contents = Store(saved.parents[1]), saved.read_bytes()
+    rng = np.random.default_rng(0)
+    for place in rng.integers(len(contents), size=100).tolist():
+        saved.write_bytes(
+            contents[:place] + bytes([contents[place] ^ 0x10]) + contents[place + 1 :]
+        )
+        with pytest.raises(DamagedRunError):
+            store.load(saved)
+
+
+def test_a_file_that_is_gone_counts_as_damaged(tmp_path: Path) -> None:
+    with pytest.raises(DamagedRunError, match="No such file"):
+        Store(tmp_path).load(tmp_path / "runs" / "a-b.npz")
+
+
+def test_reading_all_runs_leaves_out_damaged_ones_and_says_so(
+    saved: Path, study: Study, outcome: Outcome
+) -> None:
+    store = Store(saved.parents[1])
+    flip(store.save(study, SCHEME, SEED + 1, outcome))
+    with pytest.warns(DamagedRunWarning, match="does not match its checksum"):
+        assert [run.seed for run in store.runs()] == [SEED]
+    said: list[str] = []
+    assert [run.seed for run in store.runs(said.append)] == [SEED]
+    assert len(said) == 1
+
+
+def test_a_run_that_is_stored_twice_is_read_once(saved: Path) -> None:
+    store = Store(saved.parents[1])
+    with np.load(saved) as archive:
+        arrays = dict(archive)
+    other = saved.parent / "other.npz"
+    np.savez(other, allow_pickle=False, **arrays)  # the same, not compressed
+    named(saved.parent, saved.name[:20], other.read_bytes())
+    other.unlink()
+    assert len(files(store.directory)) == 2
+    assert len(list(store.runs())) == 1
+
+
+def test_an_empty_directory_has_no_runs(tmp_path: Path) -> None:
+    assert list(Store(tmp_path / "absent").runs()) == []
+    assert Store(tmp_path / "absent").find("0" * 20) is None
+    Store(tmp_path / "absent").tidy()
+
+
+def test_leftovers_of_dead_processes_are_removed_and_others_kept(saved: Path) -> None:
+    dead = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    names = [f".a-{dead}.part", f".b-{os.getpid()}.part", f".c-{os.getpid()}.part", ".d.part"]
+    for name in names:
+        (saved.parent / name).write_bytes(b"half")
+    long_ago = time.time() - 7200
+    os.utime(saved.parent / names[2], (long_ago, long_ago))
+    Store(saved.parents[1]).tidy()
+    assert set(files(saved.parents[1])) == {saved.name, names[1], names[3]}
+
+
+def test_a_place_that_cannot_be_written_is_one_error(
+    tmp_path: Path, study: Study, outcome: Outcome
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written: Not a directory"):
+        Store(tmp_path / "file").save(study, SCHEME, SEED, outcome)
+
+
+def test_a_damaged_file_that_cannot_be_removed_is_one_error(saved: Path) -> None:
+    saved.unlink()
+    saved.mkdir()
+    with pytest.raises(InputError, match="cannot be removed"):
+        Store(saved.parents[1]).remove(saved)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small disk needs root")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+def test_a_full_disk_leaves_whole_runs_only(
+    small_disk: Path, study: Study, outcome: Outcome
+) -> None:
+    store = Store(small_disk)
+    size = len(packed_run(study, SCHEME, SEED, outcome))
+
+    def fill() -> None:
+        for seed in range(64 * 1024 // size + 2):
+            store.save(study, SCHEME, seed, outcome)
+
+    with pytest.raises(InputError, match="No space left on device"):
+        fill()
+    assert all(name.endswith(".npz") for name in files(small_disk))
+    assert len(list(store.runs())) == len(files(small_disk)) > 0

@@ -1,0 +1,283 @@
+"""`fedpace run` as its user meets it: interrupted, killed, twice at once, on a full disk."""
+
+import json
+import os
+import pty
+import random
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.studies.tiny import (
+    LONG,
+    begin,
+    command,
+    files,
+    finish,
+    session_is_empty,
+    wait_until,
+    write_setup,
+)
+
+RUNS = ("--schemes", "full,optimal-mean", "--seeds", "6", "--set", LONG[0], "--set", LONG[1])
+RUNS = (*RUNS, "--set", LONG[2])
+COUNT = 12
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_setup(tmp_path_factory.mktemp("setup"))
+
+
+@pytest.fixture(scope="module")
+def reference(setup: Path) -> dict[str, bytes]:
+    """What an undisturbed run on one process leaves."""
+    done = finish(setup, "--out", setup.parent / "reference", "--processes", 1, *RUNS)
+    assert done.returncode == 0, done.stderr
+    return files(setup.parent / "reference")
+
+
+def test_prints_a_table_and_writes_how_it_was_made(setup: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a b"
+    args = (setup, "--out", out, "--seeds", 2, "--set", "training.k=4", "--set", "stop.loss=1.9")
+    done = finish(*args)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-1] == f"Next: fedpace report '{out}'"
+    rows = {line.split()[0]: line.split()[1:] for line in lines if line and line.split()}
+    for scheme in ("full", "uniform", "weighted", "statistical", "optimal-mean", "optimal-max"):
+        assert rows[scheme][0] == "2"
+    assert rows["optimal-mean"][-1] == "1.00"
+    said = done.stderr.splitlines()
+    assert said[0] == "0/12 runs, 0:00:00 elapsed"
+    assert re.fullmatch(r"12/12 runs, \d:\d\d:\d\d elapsed, about 0:00:00 left", said[-1])
+    record = json.loads((out / "study.json").read_text())
+    assert record["study"]["training"]["k"] == 4
+    assert record["seeds"] == [0, 1]
+    assert record["command"].startswith("fedpace run ")
+    assert {"fedpace", "numpy", "scipy", "python"} <= record["versions"].keys()
+
+
+def test_the_same_command_again_does_nothing(setup: Path, reference: dict[str, bytes]) -> None:
+    done = finish(setup, "--out", setup.parent / "reference", *RUNS)
+    assert done.returncode == 0
+    assert done.stderr == "12/12 runs, 0:00:00 elapsed\n"
+    assert files(setup.parent / "reference") == reference
+
+
+def test_ctrl_c_keeps_what_is_stored_and_the_same_command_goes_on(
+    setup: Path, tmp_path: Path, reference: dict[str, bytes]
+) -> None:
+    process = begin(setup, "--out", tmp_path, "--processes", 2, *RUNS)
+    wait_until(lambda: len(files(tmp_path)) >= 3)
+    before = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=20)
+    assert time.monotonic() - before < 5
+    assert process.returncode == 130, said
+    stored = len(files(tmp_path))
+    assert 3 <= stored < COUNT
+    assert said.splitlines()[-1] == (
+        f"fedpace: interrupted: {stored} of 12 runs are stored in {tmp_path}; "
+        "the same command goes on from there"
+    )
+    assert "Traceback" not in said
+    assert session_is_empty(process.pid)
+    done = finish(setup, "--out", tmp_path, *RUNS)
+    assert done.stderr.startswith(f"{stored}/12 runs")
+    assert files(tmp_path) == reference
+
+
+def test_ctrl_c_at_any_moment_prints_no_traceback(setup: Path, tmp_path: Path) -> None:
+    rng = random.Random(1)
+    for _ in range(3):
+        process = begin(setup, "--out", tmp_path, "--processes", 2, *RUNS)
+        # From the first file on: before that it is Python that starts, not we.
+        wait_until((tmp_path / "study.json").exists)
+        time.sleep(rng.uniform(0, 0.6))
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+        assert process.returncode == 130, said
+        assert "Traceback" not in said
+        (tmp_path / "study.json").unlink()
+
+
+def test_killed_at_random_points_it_resumes_to_the_same_result(
+    setup: Path, tmp_path: Path, reference: dict[str, bytes]
+) -> None:
+    rng = random.Random(0)
+    for _ in range(5):
+        before = len(files(tmp_path))
+        process = begin(setup, "--out", tmp_path, "--processes", 2, *RUNS)
+        wait_until(lambda before=before: len(files(tmp_path)) > before or before == COUNT)
+        time.sleep(rng.uniform(0, 0.3))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        whole = {name: each for name, each in files(tmp_path).items() if name.endswith(".npz")}
+        assert whole.items() <= reference.items()
+    done = finish(setup, "--out", tmp_path, *RUNS)
+    assert done.returncode == 0, done.stderr
+    assert files(tmp_path) == reference
+
+
+def test_workers_do_not_outlive_a_parent_that_is_killed(setup: Path, tmp_path: Path) -> None:
+    process = begin(setup, "--out", tmp_path, "--processes", 2, *RUNS, "--set", "stop.rounds=4000")
+    wait_until(lambda: children(process.pid) >= 2)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    wait_until(lambda: session_is_empty(process.pid))
+
+
+def children(parent: int) -> int:
+    path = Path(f"/proc/{parent}/task/{parent}/children")
+    return len(path.read_text().split()) if path.exists() else 0
+
+
+def test_two_at_once_on_one_directory_do_each_other_no_harm(
+    setup: Path, tmp_path: Path, reference: dict[str, bytes]
+) -> None:
+    both = [begin(setup, "--out", tmp_path, "--processes", 1, *RUNS) for _ in range(2)]
+    for process in both:
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 0, said
+        assert "fedpace:" not in said
+    assert files(tmp_path) == reference
+
+
+def test_a_damaged_file_is_said_and_done_again(
+    setup: Path, tmp_path: Path, reference: dict[str, bytes]
+) -> None:
+    (tmp_path / "runs").mkdir()
+    for name, contents in reference.items():
+        (tmp_path / "runs" / name).write_bytes(contents)
+    victim = tmp_path / "runs" / min(reference)
+    os.truncate(victim, 100)
+    done = finish(setup, "--out", tmp_path, *RUNS)
+    assert done.returncode == 0
+    lines = [line for line in done.stderr.splitlines() if line.startswith("fedpace:")]
+    assert len(lines) == 1
+    assert f"{victim}: does not match its checksum; it is removed and" in lines[0]
+    assert files(tmp_path) == reference
+
+
+def test_runs_of_another_configuration_are_kept_apart_and_said(setup: Path, tmp_path: Path) -> None:
+    args = (setup, "--out", tmp_path, "--schemes", "uniform", "--seeds", 2)
+    assert finish(*args).returncode == 0
+    first = files(tmp_path)
+    done = finish(*args, "--set", "training.k=2", "--first-seed", 1)
+    assert first.items() < files(tmp_path).items()
+    assert len(files(tmp_path)) == 4
+    assert "also holds 2 runs of other configurations; kept apart" in done.stderr
+    again = finish(*args, "--set", "name=another", "--set", "title=Another")
+    assert len(files(tmp_path)) == 4
+    assert again.stderr.startswith("2/2 runs")
+
+
+def test_failed_runs_are_named_and_give_status_1(setup: Path, tmp_path: Path) -> None:
+    done = finish(
+        setup, "--out", tmp_path, "--schemes", "uniform,optimal-mean", "--seeds", 6,
+        "--set", "sampling.max_weight=0.01",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert len(files(tmp_path)) == 6
+    assert "failed runs: 6; the same command tries them again" in done.stderr
+    assert "optimal-mean, seed 0: max_weight must" in done.stderr
+    assert "and 1 more" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert " uniform " in done.stdout
+
+
+def test_a_terminal_gets_a_progress_bar(setup: Path, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command(setup, "--out", tmp_path, "--schemes", "uniform", "--seeds", 3),
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
+    )
+    os.close(theirs)
+    shown = b""
+    while chunk := read(ours):
+        shown += chunk
+    os.close(ours)
+    assert process.communicate()[0].endswith(b"\n")
+    assert process.returncode == 0
+    assert "━" in shown.decode()
+    assert b"3/3" in shown
+
+
+def read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # Linux's way of saying that the other end is closed
+        return b""
+
+
+BAD = {
+    "did you mean 'uniform'?": ("--schemes", "unifrom"),
+    "--schemes must be all or known names, got ''": ("--schemes", "uniform,"),
+    "--seeds must be": ("--seeds", "0"),
+    "--first-seed must be at least 0, got -1": ("--first-seed", "-1"),
+    "processes must be": ("--processes", "0"),
+    "'training.local_stepz' is not a known field; did you mean 'local_steps'?": (
+        "--set", "training.local_stepz=3",
+    ),
+    "'training.k' is 0;": ("--set", "training.k=0"),
+    "--set must be section.field=value, got 'k'": ("--set", "k"),
+    "schedule must be inverse:RATE": ("--set", "training.schedule=fast"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_bad_input_is_one_line_and_status_2(setup: Path, tmp_path: Path, message: str) -> None:
+    done = finish(setup, "--out", tmp_path / "out", *BAD[message])
+    assert done.returncode == 2
+    assert message in done.stderr.splitlines()[-1]
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_setup_is_one_line(tmp_path: Path) -> None:
+    done = finish("simulation-one", "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert "did you mean 'simulation-1'?" in done.stderr
+
+
+def test_a_place_that_cannot_be_written_is_one_line_before_any_work(
+    setup: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "out", Path("/proc/fedpace")):
+        done = finish(setup, "--out", place, *RUNS)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"fedpace: {place}")
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small disk needs root")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+def test_a_full_disk_is_one_line_and_what_is_stored_is_whole(
+    setup: Path, small_disk: Path, reference: dict[str, bytes]
+) -> None:
+    done = finish(setup, "--out", small_disk, *RUNS)
+    assert done.returncode == 2
+    assert "No space left on device; make room" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert 0 < len(files(small_disk)) < COUNT
+    assert files(small_disk).items() <= reference.items()
