@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fedpace.data.shards import hold_out
 from fedpace.data.synthetic import PAPER_SIZES, synthetic
 
 
