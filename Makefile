@@ -10,11 +10,9 @@ help:  ## Show this list
 
 setup: $(VENV)/.dev  ## Create .venv with everything needed for development
 
-demo: $(VENV)/.run  ## Compare all schemes on a fleet of 100 clients: tables and figures
-	@mkdir -p demo
-	$(BIN)/fedpace example demo/clients.csv --force
-	$(BIN)/fedpace solve demo/clients.csv -k 10 --max-weight 1 --certify -o demo/q.csv --plot demo/q.png
-	$(BIN)/fedpace plan demo/clients.csv -k 10 --max-weight 1 --plot demo/plan.png
+demo: $(VENV)/.run  ## Run the paper's comparison on Simulation Setup 1: table, figures, a page
+	$(BIN)/fedpace run simulation-1 --schemes all --seeds 3 --out demo
+	$(BIN)/fedpace report demo
 
 test: $(VENV)/.dev  ## Run all tests, doctests and README blocks; sampling/ must be covered wholly
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=
@@ -37,6 +35,8 @@ bench: $(VENV)/.bench  ## Run the benchmarks; results with ratios in benchmarks/
 	$(BIN)/python benchmarks/solvers.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/import_time.py
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/rounds.py
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/rounds_scaling.py
 
 clean:  ## Remove the virtual environment and everything generated
 	rm -rf $(VENV) demo dist .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

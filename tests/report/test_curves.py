@@ -42,8 +42,8 @@ def test_curve_ends_where_fewer_than_half_are_still_going(
 
 def test_a_run_that_has_ended_keeps_its_last_value(tmp_path: Path) -> None:
     study = small_study(tmp_path)
-    line = curve([made_run(study, "full", seed, lasting(end)) for seed, end in ((0, 4.0), (1, 20.0))],
-                 "loss", "seconds")  # fmt: skip
+    runs = [made_run(study, "full", seed, lasting(end)) for seed, end in ((0, 4.0), (1, 20.0))]
+    line = curve(runs, "loss", "seconds")
     between = (line.x > 4) & (line.x < 10)
     np.testing.assert_array_equal(line.mean[between], 1.0)  # 0 and 2
     np.testing.assert_allclose(line.low[between], 0.2)
