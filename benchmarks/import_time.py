@@ -20,8 +20,9 @@ STATEMENTS = ("import numpy", "import numpy, scipy.optimize", "import fedpace")
 TIMED = "import time; start = time.perf_counter(); {}; print(time.perf_counter() - start)"
 LISTED = """
 import sys
+before = set(sys.modules)
 import fedpace
-for name in sorted({name.partition(".")[0] for name in sys.modules}):
+for name in sorted({name.partition(".")[0] for name in set(sys.modules) - before}):
     origin = getattr(sys.modules.get(name), "__file__", None) or ""
     if "site-packages" in origin:
         print(name)

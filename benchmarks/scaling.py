@@ -1,6 +1,6 @@
 """Measure how time and memory grow with the number of clients.
 
-    python benchmarks/scaling.py [--smallest 100] [--largest 1000000] [--most-seconds 60]
+    python benchmarks/scaling.py [--smallest 100] [--largest 1000000] [--ratio 1]
 
 Every line is a fresh interpreter, with linear algebra on one thread. Time is the median of
 some calls, wall clock and CPU. Growth is the ratio of CPU times over a tenfold N, divided by
@@ -35,26 +35,27 @@ MOST_CALLS = 21
 
 
 class Solver(NamedTuple):
-    """P3 for `draws` = 1 and P2 otherwise, with or without a cap on the weights."""
+    """P3 or P2, with or without a cap on the weights."""
 
     name: str
+    exact: bool
     draws: int
     max_weight: float | None
 
-    def __call__(self, fleet: Fleet) -> Solution:
-        """Solve with c = S_0."""
-        if self.draws == 1:
-            return solve_mean_time(*fleet, max_weight=self.max_weight)
-        return solve_max_time(*fleet, None, self.draws, max_weight=self.max_weight)
+    def __call__(self, fleet: Fleet, ratio: float) -> Solution:
+        """Solve with c = `ratio` S_0; fleets come with S_0 = 1."""
+        if self.exact:
+            return solve_max_time(*fleet, ratio, self.draws, self.max_weight)
+        return solve_mean_time(*fleet, ratio, self.max_weight, self.draws)
 
 
 SOLVERS = (
-    Solver("P3", 1, None),
-    Solver("P3, capped", 1, 1.0),
-    Solver("P2, K = 10", 10, None),
-    Solver("P2, K = 10, capped", 10, 1.0),
-    Solver("P2, K = 100", 100, None),
-    Solver("P2, K = 100, capped", 100, 1.0),
+    Solver("P3", False, 10, None),
+    Solver("P3, K = 10, capped", False, 10, 1.0),
+    Solver("P2, K = 10", True, 10, None),
+    Solver("P2, K = 10, capped", True, 10, 1.0),
+    Solver("P2, K = 100", True, 100, None),
+    Solver("P2, K = 100, capped", True, 100, 1.0),
 )
 
 
@@ -67,30 +68,30 @@ class Measurement(NamedTuple):
     steps: int
 
 
-def measure(solver: Solver, n: int) -> Measurement:
+def measure(solver: Solver, n: int, ratio: float) -> Measurement:
     """Time the calls, then trace one more; the first small one only imports what is needed."""
-    solver(make_fleet(10, "exponential", seed=0))
+    solver(make_fleet(10, "exponential", seed=0), ratio)
     fleet = make_fleet(n, "exponential", seed=0)
     calls = min(max(CLIENTS_PER_MEDIAN // n, 1), MOST_CALLS)
-    times = [_times(solver, fleet) for _ in range(calls)]
+    times = [_times(solver, fleet, ratio) for _ in range(calls)]
     wall, cpu = (statistics.median(column) for column in zip(*times, strict=True))
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
-    solution = solver(fleet)
+    solution = solver(fleet, ratio)
     _, peak = tracemalloc.get_traced_memory()
     return Measurement(wall, cpu, (peak - before) / (8 * n), solution.iterations)
 
 
-def _times(solver: Solver, fleet: Fleet) -> tuple[float, float]:
+def _times(solver: Solver, fleet: Fleet, ratio: float) -> tuple[float, float]:
     wall, cpu = time.perf_counter(), time.process_time()
-    solver(fleet)
+    solver(fleet, ratio)
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def measure_apart(index: int, n: int) -> Measurement:
+def measure_apart(index: int, n: int, ratio: float) -> Measurement:
     """Measure in a fresh interpreter."""
     result = subprocess.run(
-        [sys.executable, __file__, "--one", str(index), str(n)],
+        [sys.executable, __file__, "--one", str(index), str(n), "--ratio", str(ratio)],
         check=True,
         capture_output=True,
         text=True,
@@ -99,14 +100,22 @@ def measure_apart(index: int, n: int) -> Measurement:
     return Measurement(*json.loads(result.stdout))
 
 
-def rows(index: int, smallest: int, largest: int, most_seconds: float) -> Iterator[list[str]]:
+class Limits(NamedTuple):
+    """Which N, and the longest a call may be expected to take."""
+
+    smallest: int
+    largest: int
+    most_seconds: float
+
+
+def rows(index: int, limits: Limits, ratio: float) -> Iterator[list[str]]:
     """Yield a line for every tenfold N."""
-    n, before = smallest, None
-    while n <= largest:
-        if before and before.wall * linearithmic_growth(n) > most_seconds:
+    n, before = limits.smallest, None
+    while n <= limits.largest:
+        if before and before.wall * linearithmic_growth(n) > limits.most_seconds:
             yield [SOLVERS[index].name, f"{n:.0e}", *["–"] * 5]
             return
-        found = measure_apart(index, n)
+        found = measure_apart(index, n, ratio)
         growth = f"{found.cpu / before.cpu / linearithmic_growth(n):.2f}" if before else "–"
         yield [
             SOLVERS[index].name,
@@ -131,14 +140,19 @@ def main() -> None:
     parser.add_argument("--smallest", type=int, default=100)
     parser.add_argument("--largest", type=int, default=1_000_000)
     parser.add_argument("--most-seconds", type=float, default=60, help="for one call")
+    parser.add_argument("--ratio", type=float, default=1, help="c in units of S_0")
+    parser.add_argument("--solvers", type=int, nargs="+", default=range(len(SOLVERS)))
     parser.add_argument("--one", nargs=2, type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(measure(SOLVERS[options.one[0]], options.one[1])))
+        index, n = options.one
+        print(json.dumps(measure(SOLVERS[index], n, options.ratio)))
         return
     header = ["solver", "N", "wall clock", "CPU", "growth / N log N", "vectors", "steps"]
-    limits = options.smallest, options.largest, options.most_seconds
-    print_table(header, (row for index in range(len(SOLVERS)) for row in rows(index, *limits)))
+    limits = Limits(options.smallest, options.largest, options.most_seconds)
+    print_table(
+        header, (row for index in options.solvers for row in rows(index, limits, options.ratio))
+    )
 
 
 if __name__ == "__main__":

@@ -19,13 +19,17 @@ from tests.studies.tiny import (
     command,
     files,
     finish,
+    run_here,
     session_is_empty,
+    stored,
     wait_until,
     write_setup,
 )
 
-RUNS = ("--schemes", "full,optimal-mean", "--seeds", "6", "--set", LONG[0], "--set", LONG[1])
-RUNS = (*RUNS, "--set", LONG[2])
+RUNS = (
+    "--schemes", "full,optimal-mean", "--seeds", "6",
+    "--set", LONG[0], "--set", LONG[1], "--set", LONG[2],
+)  # fmt: skip
 COUNT = 12
 
 
@@ -45,7 +49,7 @@ def reference(setup: Path) -> dict[str, bytes]:
 def test_prints_a_table_and_writes_how_it_was_made(setup: Path, tmp_path: Path) -> None:
     out = tmp_path / "a b"
     args = (setup, "--out", out, "--seeds", 2, "--set", "training.k=4", "--set", "stop.loss=1.9")
-    done = finish(*args)
+    done = run_here(*args)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[-1] == f"Next: fedpace report '{out}'"
@@ -64,7 +68,7 @@ def test_prints_a_table_and_writes_how_it_was_made(setup: Path, tmp_path: Path) 
 
 
 def test_the_same_command_again_does_nothing(setup: Path, reference: dict[str, bytes]) -> None:
-    done = finish(setup, "--out", setup.parent / "reference", *RUNS)
+    done = run_here(setup, "--out", setup.parent / "reference", *RUNS)
     assert done.returncode == 0
     assert done.stderr == "12/12 runs, 0:00:00 elapsed\n"
     assert files(setup.parent / "reference") == reference
@@ -74,22 +78,22 @@ def test_ctrl_c_keeps_what_is_stored_and_the_same_command_goes_on(
     setup: Path, tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
     process = begin(setup, "--out", tmp_path, "--processes", 2, *RUNS)
-    wait_until(lambda: len(files(tmp_path)) >= 3)
+    wait_until(lambda: stored(tmp_path) >= 3)
     before = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=20)
     assert time.monotonic() - before < 5
     assert process.returncode == 130, said
-    stored = len(files(tmp_path))
-    assert 3 <= stored < COUNT
+    count = len(files(tmp_path))
+    assert 3 <= count < COUNT
     assert said.splitlines()[-1] == (
-        f"fedpace: interrupted: {stored} of 12 runs are stored in {tmp_path}; "
+        f"fedpace: interrupted: {count} of 12 runs are stored in {tmp_path}; "
         "the same command goes on from there"
     )
     assert "Traceback" not in said
-    assert session_is_empty(process.pid)
+    wait_until(lambda: session_is_empty(process.pid))
     done = finish(setup, "--out", tmp_path, *RUNS)
-    assert done.stderr.startswith(f"{stored}/12 runs")
+    assert done.stderr.startswith(f"{count}/12 runs")
     assert files(tmp_path) == reference
 
 
@@ -111,11 +115,11 @@ def test_killed_at_random_points_it_resumes_to_the_same_result(
     setup: Path, tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
     rng = random.Random(0)
-    for _ in range(5):
-        before = len(files(tmp_path))
+    for goal in (1, 3, 5, 8):
         process = begin(setup, "--out", tmp_path, "--processes", 2, *RUNS)
-        wait_until(lambda before=before: len(files(tmp_path)) > before or before == COUNT)
-        time.sleep(rng.uniform(0, 0.3))
+        while stored(tmp_path) < goal:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.1))
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         whole = {name: each for name, each in files(tmp_path).items() if name.endswith(".npz")}
@@ -157,7 +161,7 @@ def test_a_damaged_file_is_said_and_done_again(
         (tmp_path / "runs" / name).write_bytes(contents)
     victim = tmp_path / "runs" / min(reference)
     os.truncate(victim, 100)
-    done = finish(setup, "--out", tmp_path, *RUNS)
+    done = run_here(setup, "--out", tmp_path, *RUNS)
     assert done.returncode == 0
     lines = [line for line in done.stderr.splitlines() if line.startswith("fedpace:")]
     assert len(lines) == 1
@@ -166,20 +170,20 @@ def test_a_damaged_file_is_said_and_done_again(
 
 
 def test_runs_of_another_configuration_are_kept_apart_and_said(setup: Path, tmp_path: Path) -> None:
-    args = (setup, "--out", tmp_path, "--schemes", "uniform", "--seeds", 2)
-    assert finish(*args).returncode == 0
+    args = (setup, "--out", tmp_path, "--schemes", "uniform", "--seeds", 2, "--processes", 1)
+    assert run_here(*args).returncode == 0
     first = files(tmp_path)
-    done = finish(*args, "--set", "training.k=2", "--first-seed", 1)
+    done = run_here(*args, "--set", "training.k=2", "--first-seed", 1)
     assert first.items() < files(tmp_path).items()
     assert len(files(tmp_path)) == 4
     assert "also holds 2 runs of other configurations; kept apart" in done.stderr
-    again = finish(*args, "--set", "name=another", "--set", "title=Another")
+    again = run_here(*args, "--set", "name=another", "--set", "title=Another")
     assert len(files(tmp_path)) == 4
     assert again.stderr.startswith("2/2 runs")
 
 
 def test_failed_runs_are_named_and_give_status_1(setup: Path, tmp_path: Path) -> None:
-    done = finish(
+    done = run_here(
         setup, "--out", tmp_path, "--schemes", "uniform,optimal-mean", "--seeds", 6,
         "--set", "sampling.max_weight=0.01",
     )  # fmt: skip
@@ -235,7 +239,7 @@ BAD = {
 
 @pytest.mark.parametrize("message", BAD)
 def test_bad_input_is_one_line_and_status_2(setup: Path, tmp_path: Path, message: str) -> None:
-    done = finish(setup, "--out", tmp_path / "out", *BAD[message])
+    done = run_here(setup, "--out", tmp_path / "out", *BAD[message])
     assert done.returncode == 2
     assert message in done.stderr.splitlines()[-1]
     assert done.stderr.count("\n") == 1
@@ -243,7 +247,7 @@ def test_bad_input_is_one_line_and_status_2(setup: Path, tmp_path: Path, message
 
 
 def test_an_unknown_setup_is_one_line(tmp_path: Path) -> None:
-    done = finish("simulation-one", "--out", tmp_path / "out")
+    done = run_here("simulation-one", "--out", tmp_path / "out")
     assert done.returncode == 2
     assert "did you mean 'simulation-1'?" in done.stderr
 
@@ -253,7 +257,7 @@ def test_a_place_that_cannot_be_written_is_one_line_before_any_work(
 ) -> None:
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "out", Path("/proc/fedpace")):
-        done = finish(setup, "--out", place, *RUNS)
+        done = run_here(setup, "--out", place, *RUNS)
         assert done.returncode == 2
         assert done.stderr.startswith(f"fedpace: {place}")
         assert done.stderr.count("\n") == 1
@@ -275,7 +279,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_is_one_line_and_what_is_stored_is_whole(
     setup: Path, small_disk: Path, reference: dict[str, bytes]
 ) -> None:
-    done = finish(setup, "--out", small_disk, *RUNS)
+    done = run_here(setup, "--out", small_disk, *RUNS)
     assert done.returncode == 2
     assert "No space left on device; make room" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr

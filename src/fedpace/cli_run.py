@@ -76,6 +76,8 @@ def run_command(
     study = load_study(setup, overrides or ())
     names = named_schemes(schemes)
     numbers = _seeds(seeds, first_seed)
+    if processes is not None:
+        positive_count("--processes", processes)
     jobs = checked_jobs(study, names, numbers)
     write_study(out, study, names, numbers)
     try:

@@ -12,8 +12,14 @@ from fedpace.studies.study import Study, load_study
 
 from .made import SCHEMES, arriving, small_study
 
-CHANGES = ("training.k=5", "stop.seconds=none", 'devices.times="uniform:1:2"',
-           "pilots.thresholds=[1.5, 1.25]", "sampling.oracle=true", "training.clip=1e-5")  # fmt: skip
+CHANGES = (
+    "training.k=5",
+    "sampling.max_weight=none",
+    'devices.times="uniform:1:2"',
+    "pilots.thresholds=[1.5, 1.25]",
+    "sampling.oracle=true",
+    "training.clip=1e-5",
+)
 
 
 def setup_of(study: Study, *schemes: str, seeds: range = range(2)) -> Setup:

@@ -19,6 +19,7 @@ from fedpace.report.study_figures import (
     chances_figure,
     colour,
     curve_figure,
+    drawn_clients,
     sensitivity_figure,
     write_figures,
 )
@@ -119,10 +120,10 @@ def test_sensitivity_shows_the_estimate_where_it_lies(sweep: Sweep) -> None:
     given, star = (box.lines[0] for box in axes.containers if isinstance(box, ErrorbarContainer))
     assert given is not None
     assert star is not None
-    np.testing.assert_allclose(given.get_xdata(), [0.1, 1.0])
-    np.testing.assert_allclose(given.get_ydata(), [1.0, 10.0])
-    np.testing.assert_allclose(star.get_xdata(), [0.75])
-    np.testing.assert_allclose(star.get_ydata(), [6.0])
+    np.testing.assert_allclose(np.asarray(given.get_xdata(), dtype=float), [0.1, 1.0])
+    np.testing.assert_allclose(np.asarray(given.get_ydata(), dtype=float), [1.0, 10.0])
+    np.testing.assert_allclose(np.asarray(star.get_xdata(), dtype=float), [0.75])
+    np.testing.assert_allclose(np.asarray(star.get_ydata(), dtype=float), [6.0])
     levels = [line.get_ydata() for line in axes.lines if line.get_label() == "uniform"]
     assert levels == [[20.0, 20.0]]
 
@@ -149,3 +150,12 @@ def test_without_matplotlib_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtraError, match=r"fedpace\[report\]"):
         curve_figure(summary, "loss", "seconds")
+
+
+def test_of_very_many_clients_some_are_drawn() -> None:
+    share = np.random.default_rng(0).random(6_000)
+    drawn = drawn_clients(share)
+    assert len(set(drawn.tolist())) == 5_000
+    assert (np.diff(share[drawn]) >= 0).all()
+    few = drawn_clients(share[:10])
+    np.testing.assert_array_equal(np.sort(few), np.arange(10))

@@ -57,7 +57,7 @@ def logit_grid(n: int, points: int, widest: float) -> FloatArray:
 
 def above_floors(rows: FloatArray, floors: FloatArray) -> FloatArray:
     """Squeeze the simplex into the part of it where q ≥ floors."""
-    return floors + (1 - floors.sum()) * rows
+    return floors + (1 - float(floors.sum())) * rows
 
 
 def log_objective(fleet: Fleet, c: float, k: int) -> Objective:

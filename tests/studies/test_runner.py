@@ -192,7 +192,7 @@ def test_a_run_has_a_bounded_number_of_attempts() -> None:
 
 
 def test_an_interruption_ends_the_processes_and_keeps_what_is_stored(
-    tmp_path: Path, study: Study
+    tmp_path: Path,
 ) -> None:
     def interrupt(now: Standing) -> None:
         if now.done == 2:
@@ -208,23 +208,18 @@ def test_an_interruption_ends_the_processes_and_keeps_what_is_stored(
 def test_what_somebody_else_stores_meanwhile_is_not_run_again(
     study: Study, tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
+    standings: list[Standing] = []
+
     def store_the_rest(now: Standing) -> None:
+        standings.append(now)
         if now.done == 1:
             for name, contents in reference.items():
                 (tmp_path / "runs" / name).write_bytes(contents)
 
-    seconds: list[float | None] = []
-    done = run_study(
-        study,
-        SCHEMES,
-        SEEDS,
-        tmp_path,
-        processes=1,
-        progress=lambda now: (store_the_rest(now), seconds.append(now.seconds_left)),
-    )
+    done = run_study(study, SCHEMES, SEEDS, tmp_path, processes=1, progress=store_the_rest)
     assert done == (9, ())
     assert files(tmp_path) == reference
-    assert seconds[-1] == 0
+    assert standings[-1] == (9, 9, 0)
 
 
 def test_time_left_is_told_after_the_first_run(study: Study, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -9,6 +11,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from fedpace.cli import main
 from fedpace.studies.study import Study, load_study
 
 SETUP = """
@@ -36,7 +41,7 @@ loss = 1.3
 rounds = 10
 """
 # Makes a run last a few tenths of a second, so that it can be interrupted.
-LONG = ("stop.loss=none", "stop.rounds=40", "training.local_steps=60")
+LONG = ("stop.loss=none", "stop.rounds=40", "training.local_steps=40")
 PATIENCE = 60.0
 
 
@@ -53,7 +58,16 @@ def tiny_study(folder: Path, *overrides: str) -> Study:
 def files(directory: Path) -> dict[str, bytes]:
     """Return everything in the store, hidden files too: a run's bytes are all of its arrays."""
     folder = directory / "runs"
-    return {path.name: path.read_bytes() for path in folder.iterdir()} if folder.is_dir() else {}
+    contents = {}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        with contextlib.suppress(FileNotFoundError):  # moved while we look
+            contents[path.name] = path.read_bytes()
+    return contents
+
+
+def stored(directory: Path) -> int:
+    """Return how many runs are stored."""
+    return sum(name.endswith(".npz") for name in files(directory))
 
 
 def command(*args: object) -> list[str]:
@@ -75,6 +89,21 @@ def finish(*args: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command(*args), capture_output=True, text=True, timeout=PATIENCE, check=False
     )
+
+
+def run_here(*args: object) -> subprocess.CompletedProcess[str]:
+    """Run `fedpace run` in this process, which saves the start of another."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        patch.setattr(sys, "argv", ["fedpace", "run", *map(str, args)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert isinstance(ended.value.code, int)
+    return subprocess.CompletedProcess((), ended.value.code, out.getvalue(), err.getvalue())
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

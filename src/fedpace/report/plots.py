@@ -20,7 +20,9 @@ from fedpace.report.sensitivity import (
 from fedpace.report.setups import Setup, Sweep, optimising
 from fedpace.report.study_figures import (
     LABELS,
+    chances_title,
     colour,
+    drawn_clients,
     pilot_ends,
     relative_importance,
     scale,
@@ -70,7 +72,7 @@ def curve_plot(summary: Summary, y: Ordinate, x: Abscissa) -> Plot:
 def chances_plots(setup: Setup) -> list[tuple[str, Plot]]:
     """Return, for each optimising scheme, its probabilities against time and importance."""
     return [
-        (f"{scheme}: probabilities, seed {run.seed}", _chances(scheme, run, q))
+        (f"Probabilities of {chances_title(scheme, run)}", _chances(scheme, run, q))
         for scheme, run, q in optimising(setup)
     ]
 
@@ -131,21 +133,22 @@ def _arrivals(summary: Summary, x: Abscissa) -> list[Plot]:
 
 def _chances(scheme: str, run: Run, q: FloatArray) -> Plot:
     share = relative_importance(run)
+    order = drawn_clients(share)
     # Plotly has no logarithmic colours: logarithms are coloured, and labelled with the numbers.
     marker = {
         "size": 8,
-        "color": _numbers(np.log10(share)),
+        "color": _numbers(np.log10(share[order])),
         "colorscale": "Viridis",
         "showscale": True,
         "colorbar": COLOUR_BAR,
     }
     points = _trace(
         scheme,
-        x=_numbers(run.profile.times),
-        y=_numbers(q),
+        x=_numbers(run.profile.times[order]),
+        y=_numbers(q[order]),
         mode="markers",
         marker=marker,
-        text=[f"client {i}, importance {value:.3g}" for i, value in enumerate(share)],
+        text=[f"client {i}, importance {share[i]:.3g}" for i in order.tolist()],
         hovertemplate="%{text}<br>%{x:.3g} s, q = %{y:.3g}<extra></extra>",
     )
     layout = _layout("round time of the client, s", "probability per draw, q")

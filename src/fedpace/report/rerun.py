@@ -33,8 +33,8 @@ def command(setup: Setup, *, file: str, out: str) -> str:
 def overrides(study: Study) -> list[str]:
     """Return what has to be set to get this study from the setup of its name.
 
-    >>> overrides(load_study("simulation-1", ["training.k=5", "stop.seconds=none"]))
-    ['training.k=5', 'stop.seconds=none']
+    >>> overrides(load_study("simulation-1", ["training.k=5", "sampling.max_weight=none"]))
+    ['training.k=5', 'sampling.max_weight=none']
     """
     mine, theirs = (
         flat(each.model_dump(mode="json", exclude=NAMES))

@@ -33,7 +33,8 @@ class Setup:
     @property
     def schemes(self) -> list[str]:
         """The schemes that were run, in the usual order."""
-        return sorted({run.scheme for run in self.runs}, key=ORDER.index)
+        present = {run.scheme for run in self.runs}
+        return [*(name for name in ORDER if name in present), *sorted(present - {*ORDER})]
 
     @property
     def seeds(self) -> list[int]:

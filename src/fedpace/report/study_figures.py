@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpace.errors import MissingExtraError
-from fedpace.profile import FloatArray
+from fedpace.profile import FloatArray, IntArray
 from fedpace.report.curves import Abscissa, Curve, Ordinate, curve, pilots_end
 from fedpace.report.figures import COLOURS, save
 from fedpace.report.sensitivity import (
@@ -49,6 +49,8 @@ LABELS = {
 }
 BAND_NOTE = "Lines: mean over seeds. Bands: central 80 % of the runs."
 TARGET_NOTE = " Dots: mean arrival at the target."
+# More points than this only make one blob, and a page that is slow to open.
+MOST_CLIENTS = 5_000
 FORMATS = ("png", "pdf")
 
 
@@ -123,12 +125,12 @@ def chances_figure(setup: Setup) -> Figure:
     shares = [relative_importance(run) for _, run, _ in shown]
     norm = _log_norm(np.concatenate(shares))
     for axes, share, (scheme, run, q) in zip(panels, shares, shown, strict=True):
-        order = np.argsort(share)  # the most important last, on top
+        order = drawn_clients(share)
         points = axes.scatter(run.profile.times[order], q[order], c=share[order], norm=norm,
                               cmap="viridis", s=26, edgecolors="none")  # fmt: skip
         axes.axhline(1 / q.size, color="0.5", linewidth=0.8, linestyle="--", zorder=0)
         axes.set(xscale="log", yscale="log", xlabel="round time of the client, s")
-        axes.set_title(f"{scheme}, seed {run.seed}", fontsize="medium", loc="left")
+        axes.set_title(chances_title(scheme, run), fontsize="medium", loc="left")
         axes.grid(alpha=0.2)
     panels[0].set_ylabel("probability per draw, q")
     panels[0].annotate("uniform, 1/N", (0.02, 1 / q.size), (0, 3), fontsize="small", color="0.35",
@@ -140,6 +142,21 @@ def chances_figure(setup: Setup) -> Figure:
     _plain_numbers(bar.ax.yaxis, steps=(1.0, 2.0, 5.0))
     figure.suptitle(setup.study.title, fontsize="medium")
     return figure
+
+
+def chances_title(scheme: str, run: Run) -> str:
+    """Return whose probabilities are drawn, and of how many clients."""
+    few = f", {MOST_CLIENTS:,} of {run.profile.n:,} clients" * (run.profile.n > MOST_CLIENTS)
+    return f"{scheme}, seed {run.seed}{few}"
+
+
+def drawn_clients(share: FloatArray) -> IntArray:
+    """Return the clients to draw, the most important last, on top; of very many, some."""
+    order = np.argsort(share)
+    if order.size <= MOST_CLIENTS:
+        return order
+    some = np.random.default_rng(0).choice(order.size, MOST_CLIENTS, replace=False)
+    return order[np.sort(some)]
 
 
 def relative_importance(run: Run) -> FloatArray:

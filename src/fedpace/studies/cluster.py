@@ -79,8 +79,9 @@ def _answer_of(future: Any, scheduler: str) -> Answer:
     if future.cancelled():
         raise _lost(scheduler)
     try:
-        answer = future.result(timeout=PATIENCE)
-    except (CancelledError, TimeoutError, OSError):
+        # No time limit: a result that was lost with its worker is computed again first.
+        answer = future.result()
+    except (CancelledError, OSError):
         raise _lost(scheduler) from None
     except Exception as error:  # whatever Dask has to say of a run, a worker's death included
         return Answer(b"", f"{type(error).__name__}: {error}")

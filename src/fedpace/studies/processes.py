@@ -13,6 +13,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -198,6 +199,7 @@ def _interrupts_held() -> Iterator[None]:
     if os.name == "nt":
         yield
         return
+    resource_tracker.ensure_running()  # starting it inside would let interrupts in again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

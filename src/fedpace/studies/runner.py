@@ -164,7 +164,7 @@ def _stored(
         else:
             store.save_packed(run_key(study, *job), answer.contents)
         clock.note(job, answer.seconds)
-    return tuple(failures)
+    return tuple(sorted(failures))
 
 
 class _Clock:

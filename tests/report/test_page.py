@@ -1,0 +1,208 @@
+"""The page: whole without the network, and right in a browser."""
+
+import csv
+import html
+import io
+import json
+import re
+import shutil
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpace.errors import MissingExtraError
+from fedpace.report.page import page
+from fedpace.report.setups import setups_of, without_sweeps
+from fedpace.report.study_tables import csv_text
+from fedpace.report.summary import Summary, summarise
+from fedpace.studies.store import Store
+from fedpace.studies.study import Study
+
+from .made import START, made_run, small_study, store_real_runs
+
+# Where Debian, Fedora and Google put it.
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+DRIVER = shutil.which("chromedriver")
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--window-size=1300,900",
+)  # fmt: skip
+# The column of the page, and the one of the CSV whose numbers it shows.
+SHOWN = {
+    "time to loss 1.75, s": "seconds",
+    "rounds": "rounds",
+    "of it pilots, s": "pilot_seconds",
+    "without pilots, s": "net_seconds",
+    "time vs uniform": "to_uniform",
+    "time vs optimal-mean": "to_proposed",
+    "same, without pilots": "net_to_proposed",
+    "paper, s": "paper_seconds",
+    "same, in the paper": "paper_ratio",
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Summary]]:
+    """Write the page of three seeds of all schemes and of a sweep of c."""
+    folder = tmp_path_factory.mktemp("runs")
+    store_real_runs(folder)
+    for c in (0.0, 2.0):
+        store_real_runs(folder, f"sampling.c_over_s0={c}", seeds=1)
+    setups, sweeps = without_sweeps(setups_of(Store(folder).runs()))
+    summaries = [summarise(setup) for setup in setups]
+    path = folder / "report.html"
+    path.write_text(page(summaries, sweeps, runs_in=folder, files_in=folder), encoding="utf-8")
+    return path, summaries
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    if CHROMIUM is None or DRIVER is None:
+        pytest.skip("needs Chromium and its driver: apt-get install chromium chromium-driver")
+    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(executable_path=DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def opened(browser: Any, made: tuple[Path, list[Summary]]) -> Any:
+    browser.get(made[0].as_uri())
+    return browser
+
+
+def shown_schemes(browser: Any, plot: int) -> set[str]:
+    """Return the schemes of which a line is visible in a plot, as drawn, not as asked for."""
+    script = """
+        const plot = document.querySelectorAll(".plot")[arguments[0]];
+        return plot._fullData.filter(trace => trace.visible === true)
+            .filter(trace => plot.querySelector(".scatterlayer .trace" + trace.uid))
+            .map(trace => trace.name);
+    """
+    return set(browser.execute_script(script, plot))
+
+
+def test_page_asks_nobody_for_anything(made: tuple[Path, list[Summary]]) -> None:
+    text = made[0].read_text(encoding="utf-8")
+    own = re.sub(r"<script>/\*\*\n\* plotly.*?</script>", "", text, flags=re.DOTALL)
+    assert len(own) < len(text) / 4, "plotly.js is there, once"
+    assert not re.findall(r"https?://|@import|\burl\(", own)
+    assert re.findall(r"<(?:script|link|img)[^>]*(?:src|href)=.([^\"'> ]*)", own) == ["data:,"]
+    assert "default-src 'none'" in own
+
+
+def test_configuration_on_the_page_is_the_study(made: tuple[Path, list[Summary]]) -> None:
+    path, (summary, *_) = made
+    text = path.read_text(encoding="utf-8")
+    (block,) = re.findall("<details>.*?<pre>(.*?)</pre>", text, flags=re.DOTALL)
+    assert Study.model_validate(tomllib.loads(html.unescape(block))) == summary.setup.study
+    assert f"fedpace run {path.parent}/small.toml --schemes all --seeds 3" in text
+
+
+def test_names_cannot_break_the_page(tmp_path: Path) -> None:
+    title = "</script><script>alert(1)</script>"
+    study = small_study(tmp_path).model_copy(update={"title": title})
+    run = made_run(study, "uniform", 0, [START])
+    text = page([summarise(setups_of([run])[0])], [], runs_in=Path("<b>"), files_in=Path("x"))
+    assert "alert(1)</script>" not in text
+    assert "<code>&lt;b&gt;</code>" in text
+
+
+def test_a_run_that_diverged_is_drawn_as_far_as_it_goes(tmp_path: Path) -> None:
+    lines = [START, ("train", 1, 1.0, 1.9, 0.1), ("train", 2, 2.0, float("nan"), 0.1)]
+    run = made_run(small_study(tmp_path), "uniform", 0, lines)
+    text = page([summarise(setups_of([run])[0])], [], runs_in=tmp_path, files_in=tmp_path)
+    (data,) = re.findall('id="plots">(.*?)</script>', text)
+    losses = json.loads(data)["plot-0"]["data"][1]["y"]
+    assert (losses[0], losses[-1]) == (2.0, None)
+
+
+def test_without_plotly_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    summary = summarise(setups_of([made_run(small_study(tmp_path), "full", 0, [START])])[0])
+    with pytest.raises(MissingExtraError, match=r"fedpace\[report\]"):
+        page([summary], [], runs_in=tmp_path, files_in=tmp_path)
+
+
+def test_opens_without_an_error_or_a_request(opened: Any, made: tuple[Path, list[Summary]]) -> None:
+    assert opened.execute_script("return document.querySelectorAll('.plot .main-svg').length") >= 7
+    assert opened.get_log("browser") == []
+    messages = [json.loads(entry["message"])["message"] for entry in opened.get_log("performance")]
+    asked = {
+        message["params"]["request"]["url"]
+        for message in messages
+        if message["method"] == "Network.requestWillBeSent"
+        and message["params"]["documentURL"] == made[0].as_uri()  # not Chromium's own tabs
+    }
+    outside = {url for url in asked if not url.startswith(("data:", "blob:"))}
+    assert outside == {made[0].as_uri()}
+
+
+def test_a_click_on_the_legend_switches_a_scheme_off_and_on_in_all_plots(opened: Any) -> None:
+    everyone = shown_schemes(opened, 0)
+    assert everyone == {"full", "uniform", "weighted", "statistical", "optimal-mean", "optimal-max"}
+    button = opened.find_element("css selector", 'section .legend button[data-scheme="uniform"]')
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    for plot in range(3):
+        assert shown_schemes(opened, plot) == everyone - {"uniform"}
+    button.click()
+    assert shown_schemes(opened, 0) == everyone
+    assert opened.get_log("browser") == []
+
+
+def test_numbers_on_the_page_are_those_of_the_csv(
+    opened: Any, made: tuple[Path, list[Summary]]
+) -> None:
+    table = opened.find_element("css selector", "section table")
+    titles = [cell.text.replace("\n", " ") for cell in table.find_elements("css selector", "th")]
+    lines = table.find_elements("css selector", "tbody tr")
+    records = csv.DictReader(io.StringIO(csv_text(made[1])))
+    compared = 0
+    for line, record in zip(lines, records, strict=True):
+        cells = [cell.text for cell in line.find_elements("css selector", "td")]
+        shown = dict(zip(titles, cells, strict=True))
+        assert shown["scheme"] == record["scheme"]
+        assert shown["reached"] == f"{record['reached']} of {record['runs']}"
+        for title, name in SHOWN.items():
+            compared += agree(shown[title], record, name)
+    assert compared > 60
+
+
+def agree(text: str, record: dict[str, str], name: str) -> int:
+    """Check every number of a cell against the CSV to the digit shown, and count them."""
+    numbers = re.findall(r"-?[\d,]*\.?\d+", text)
+    names = (name, f"{name}_low", f"{name}_high")
+    for number, column in zip(numbers, names, strict=False):
+        digits = len(number.partition(".")[2])
+        half_a_digit = 0.5 * 10.0**-digits * (1 + 1e-9)
+        assert abs(float(number.replace(",", "")) - float(record[column])) <= half_a_digit
+    if not numbers:
+        assert record[name] in ("", "0.0")
+    return len(numbers)
+
+
+@pytest.mark.parametrize("width", [360, 1300])
+def test_page_is_as_wide_as_the_window(opened: Any, width: int) -> None:
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        opened.refresh()
+        needed = opened.execute_script("return document.documentElement.scrollWidth")
+        assert needed <= width
+    finally:
+        opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -1,0 +1,230 @@
+"""Ways to draw: unbiased by enumeration of the real code, and within the noise of sampling."""
+
+import itertools
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpace import Draw, Everyone, InputError, Profile, WithReplacement, expected_round_time
+from fedpace.profile import FloatArray
+from tests.sampling.fleets import Fleet, fleets, random_fleet
+
+EIGHTHS = 8
+
+
+class ChosenUniforms:
+    """Stands in for a generator, and returns the numbers it was made with."""
+
+    def __init__(self, *uniforms: float) -> None:
+        self.uniforms = np.array(uniforms)
+
+    def random(self, size: int) -> FloatArray:
+        assert size == self.uniforms.size
+        return self.uniforms
+
+
+def drawn_with(design: WithReplacement, *uniforms: float) -> Draw:
+    return design.draw(cast(np.random.Generator, ChosenUniforms(*uniforms)))
+
+
+def filled(draw: Draw, n: int) -> FloatArray:
+    """Weights of all clients, 0 where not drawn."""
+    weights = np.zeros(n)
+    weights[draw.clients] = draw.weights
+    return weights
+
+
+@st.composite
+def designs(draw: st.DrawFn) -> WithReplacement:
+    """Draw designs whose probabilities are whole eighths, for up to three draws."""
+    n = draw(st.integers(1, 4))
+    cuts = draw(st.lists(st.integers(1, EIGHTHS - 1), min_size=n - 1, max_size=n - 1, unique=True))
+    q = np.diff([0, *sorted(cuts), EIGHTHS]) / EIGHTHS
+    weights = np.array(draw(st.lists(st.integers(1, 9), min_size=n, max_size=n)), float)
+    return WithReplacement(q, draw(st.integers(1, 3)), weights / weights.sum())
+
+
+@settings(max_examples=40)
+@given(designs())
+def test_unbiased_over_all_equally_likely_uniforms(design: WithReplacement) -> None:
+    # q in whole eighths: the 8^K combinations of mid-points of eighths are all draws there are.
+    middles = (np.arange(EIGHTHS) + 0.5) / EIGHTHS
+    draws = [drawn_with(design, *each) for each in itertools.product(middles, repeat=design.k)]
+    mean = np.mean([filled(each, design.q.size) for each in draws], axis=0)
+    assert mean == pytest.approx(design.weights, rel=1e-12)
+
+
+@settings(max_examples=40)
+@given(designs(), st.lists(st.integers(1, 9), min_size=4, max_size=4))
+def test_the_round_time_is_that_of_the_draws(design: WithReplacement, seconds: list[int]) -> None:
+    times = np.array(seconds[: design.q.size], float)
+    middles = (np.arange(EIGHTHS) + 0.5) / EIGHTHS
+    draws = [drawn_with(design, *each) for each in itertools.product(middles, repeat=design.k)]
+    slowest = [times[each.clients].max() for each in draws]
+    assert design.expected_round_time(times) == pytest.approx(np.mean(slowest), rel=1e-12)
+
+
+@given(fleets(), st.integers(1, 4))
+def test_unbiased_over_the_multinomial_of_any_fleet(fleet: Fleet, k: int) -> None:
+    fleet = Fleet(*(column[:3] for column in fleet))
+    p = fleet.weights / fleet.weights.sum()
+    q = fleet.importance / fleet.importance.sum()
+    design = WithReplacement(q, k, p)
+    middles = np.cumsum(q) - q / 2
+    mean = np.zeros(q.size)
+    for clients in itertools.product(range(q.size), repeat=k):
+        draw = drawn_with(design, *middles[list(clients)])
+        assert draw.clients.tolist() == sorted(set(clients))
+        mean += np.prod(q[list(clients)]) * filled(draw, q.size)
+    assert mean == pytest.approx(p, rel=1e-12)
+
+
+def test_a_client_drawn_several_times_stands_once_with_all_its_weight() -> None:
+    design = WithReplacement([0.5, 0.5], 4, [0.75, 0.25])
+    draw = drawn_with(design, 0.9, 0.1, 0.6, 0.7)
+    assert draw.clients.tolist() == [0, 1]
+    assert draw.weights == pytest.approx([0.75 / 2, 3 * 0.25 / 2])
+    assert draw.rates is None
+
+
+def test_the_ends_of_the_unit_interval_are_clients() -> None:
+    design = WithReplacement([0.25, 0.5, 0.25], 1, [0.25, 0.5, 0.25])
+    edges = {0.0: 0, 0.25: 1, float(np.nextafter(0.25, 0)): 0, float(np.nextafter(1, 0)): 2}
+    for uniform, client in edges.items():
+        assert drawn_with(design, uniform).clients.tolist() == [client]
+
+
+@pytest.mark.parametrize("n", [3, 7, 10, 49, 1000])
+def test_no_rounding_of_the_sum_draws_a_client_that_does_not_exist(n: int) -> None:
+    design = WithReplacement(np.full(n, 1 / n), 1, np.full(n, 1 / n))
+    assert drawn_with(design, float(np.nextafter(1, 0))).clients.tolist() == [n - 1]
+
+
+def test_mean_weights_and_round_times_are_within_five_standard_errors() -> None:
+    fleet = random_fleet(12, 3)
+    q = fleet.importance / fleet.importance.sum()
+    design = WithReplacement(q, 5, fleet.weights)
+    rng = np.random.default_rng(8)
+    draws = [design.draw(rng) for _ in range(4000)]
+    weights = np.array([filled(each, q.size) for each in draws])
+    error = weights.std(axis=0, ddof=1) / np.sqrt(len(draws))
+    assert np.all(np.abs(weights.mean(axis=0) - fleet.weights) < 5 * error)
+    slowest = np.array([fleet.times[each.clients].max() for each in draws])
+    error = slowest.std(ddof=1) / np.sqrt(len(draws))
+    assert abs(slowest.mean() - expected_round_time(q, fleet.times, 5)) < 5 * error
+
+
+@given(fleets(), st.integers(1, 40), st.integers(0, 2**32))
+def test_clients_are_distinct_ascending_and_the_same_for_the_same_seed(
+    fleet: Fleet, k: int, seed: int
+) -> None:
+    design = WithReplacement(fleet.importance / fleet.importance.sum(), k, fleet.weights)
+    draw, again = (design.draw(np.random.default_rng(seed)) for _ in range(2))
+    assert np.all(np.diff(draw.clients) > 0)
+    assert 1 <= draw.clients.size <= min(k, fleet.times.size)
+    assert np.all(draw.weights > 0)
+    assert draw.clients.tolist() == again.clients.tolist()
+    assert draw.weights.tolist() == again.weights.tolist()
+    # Σ weights_i K q_i / p_i counts the draws.
+    counts = draw.weights * k * design.q[draw.clients] / fleet.weights[draw.clients]
+    assert counts.sum() == pytest.approx(k, rel=1e-12)
+
+
+def test_successive_draws_of_one_generator_differ() -> None:
+    design = WithReplacement(np.full(1000, 1e-3), 10, np.full(1000, 1e-3))
+    rng = np.random.default_rng(0)
+    assert design.draw(rng).clients.tolist() != design.draw(rng).clients.tolist()
+
+
+def test_a_million_clients_give_ten_and_touch_no_more() -> None:
+    n = 10**6
+    design = WithReplacement(np.full(n, 1 / n), 10, np.full(n, 1 / n))
+    rng = np.random.default_rng(0)
+    design.draw(rng)
+    # What the first draw prepared serves all others.
+    prepared = design._cdf
+    draw = design.draw(rng)
+    assert design._cdf is prepared
+    assert draw.clients.size == draw.weights.size <= 10
+    assert draw.weights == pytest.approx(np.full(draw.clients.size, 0.1), rel=1e-9)
+
+
+@given(fleets(), st.integers(1, 100))
+def test_the_largest_weight_is_that_of_the_rarest_client(fleet: Fleet, k: int) -> None:
+    q = fleet.importance / fleet.importance.sum()
+    expected = max(p / (k * x) for p, x in zip(fleet.weights, q, strict=True))
+    assert WithReplacement(q, k, fleet.weights).largest_weight == pytest.approx(expected)
+
+
+def test_probabilities_cannot_be_changed_behind_the_back_of_a_design() -> None:
+    q = np.array([0.5, 0.5])
+    design = WithReplacement(q, 2, [0.5, 0.5])
+    q[0] = 0.9
+    assert design.q.tolist() == [0.5, 0.5]
+    with pytest.raises(ValueError, match="read-only"):
+        design.q[0] = 0.9
+
+
+@pytest.mark.parametrize(
+    "design", [Everyone([0.75, 0.25]), WithReplacement([0.5, 0.5], 8, [0.75, 0.25])]
+)
+def test_changing_a_draw_does_not_change_the_design(design: Everyone | WithReplacement) -> None:
+    draw = design.draw(np.random.default_rng(0))
+    if draw.weights.flags.writeable:
+        draw.weights[:] = 99.0
+    assert design.weights.tolist() == [0.75, 0.25]
+    assert design.draw(np.random.default_rng(0)).weights.max() < 2
+
+
+def test_weights_of_a_design_cannot_be_changed() -> None:
+    for design in (Everyone([0.75, 0.25]), WithReplacement([0.5, 0.5], 8, [0.75, 0.25])):
+        with pytest.raises(ValueError, match="read-only"):
+            design.weights[0] = 0.9
+
+
+def test_everyone_takes_part_with_their_own_weight() -> None:
+    everyone = Everyone([0.5, 0.3, 0.2])
+    draw = everyone.draw(np.random.default_rng(0))
+    assert draw.clients.tolist() == [0, 1, 2]
+    assert draw.weights.tolist() == [0.5, 0.3, 0.2]
+    assert draw.rates is None
+    assert everyone.expected_round_time([1.0, 7.0, 2.0]) == 7.0
+    assert everyone.largest_weight == 0.5
+    profile = Profile([0.5, 0.3, 0.2], [1.0, 7.0, 2.0], [1.0, 1.0, 1.0])
+    assert everyone.variance_term(profile) == 0.0
+
+
+def test_the_variance_term_is_that_of_its_probabilities() -> None:
+    profile = Profile([0.5, 0.5], [1.0, 2.0], [3.0, 1.0])
+    assert WithReplacement([0.5, 0.5], 4, [0.5, 0.5]).variance_term(profile) == 5.0
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "weights", "message"),
+    [
+        ([1.0, 0.0], 2, [0.5, 0.5], r"q must be positive, got 0 for client 1; .* biased"),
+        ([0.5, 0.6], 2, [0.5, 0.5], r"q must sum to 1, got a sum of 1\.1; divide by the sum"),
+        ([1.0], 2, [0.5, 0.5], r"q must have one entry per client, got 1 for 2 clients; "),
+        ([0.5, 0.5], 0, [0.5, 0.5], r"k must be at least 1, got 0; give the clients"),
+        ([0.5, 0.5], 2, [0.5, -0.5], r"weights must be positive, got -0\.5 for client 1; "),
+        ([0.5, 0.5], 2, [30.0, 10.0], r"weights must sum to 1, got a sum of 40; "),
+    ],
+)
+def test_what_would_bias_the_model_is_refused(
+    q: list[float], k: int, weights: list[float], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        WithReplacement(q, k, weights)
+
+
+def test_everyone_refuses_weights_that_would_scale_the_model() -> None:
+    with pytest.raises(InputError, match=r"weights must sum to 1, got a sum of 4; "):
+        Everyone([3.0, 1.0])
+
+
+def test_everyone_refuses_times_of_other_clients() -> None:
+    with pytest.raises(InputError, match=r"times must have one entry per client, got 3 for 2"):
+        Everyone([0.5, 0.5]).expected_round_time([1.0, 2.0, 3.0])

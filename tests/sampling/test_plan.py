@@ -1,0 +1,156 @@
+"""Predictions for one K and for many, against the formula by hand."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpace import (
+    SCHEMES,
+    InputError,
+    Prediction,
+    Profile,
+    WithReplacement,
+    expected_round_time,
+    plan,
+    variance_term,
+)
+from fedpace.sampling.plan import usual_ks
+from tests.sampling.fleets import Fleet, fleets, random_fleet
+
+ks = st.integers(1, 30)
+
+
+def by_hand(row: Prediction, profile: Profile, k: int) -> float:
+    """T (S + c K/k) / K over that of uniform sampling at the reference K."""
+    uniform = np.full(profile.n, 1 / profile.n)
+    reference = expected_round_time(uniform, profile.times, k) * (
+        variance_term(uniform, profile.weights, profile.grad_norms) + profile.beta_over_alpha
+    )
+    cost = row.round_time * (row.variance_term + profile.beta_over_alpha * row.k / k)
+    return cost / row.k / (reference / k)
+
+
+@given(fleets(), ks)
+def test_uniform_at_the_reference_takes_relative_time_one(fleet: Fleet, k: int) -> None:
+    (row,) = plan(Profile(*fleet), k, schemes=["uniform"])
+    assert (row.scheme, row.k) == ("uniform", k)
+    assert row.relative_time == pytest.approx(1, rel=1e-14)
+
+
+@settings(max_examples=20)
+@given(fleets(), ks, st.lists(ks, min_size=1, max_size=3))
+def test_every_number_matches_the_formula_by_hand(fleet: Fleet, k: int, others: list[int]) -> None:
+    profile = Profile(*fleet)
+    rows = list(plan(profile, k, ks=others))
+    assert [(row.k, row.scheme) for row in rows] == [
+        (each, name) for each in others for name in SCHEMES
+    ]
+    for row in rows:
+        assert row.relative_time == pytest.approx(by_hand(row, profile, k), rel=1e-12)
+        assert row.largest_weight == row.design.largest_weight
+        if isinstance(row.design, WithReplacement):
+            expected = expected_round_time(row.design.q, fleet.times, row.k)
+            assert row.round_time == pytest.approx(expected, rel=1e-14)
+            variance = variance_term(row.design.q, fleet.weights, fleet.grad_norms)
+            assert row.variance_term == pytest.approx(variance, rel=1e-12)
+        else:
+            assert (row.round_time, row.variance_term) == (fleet.times.max(), 0.0)
+
+
+@pytest.mark.parametrize("name", ["optimal-mean", "optimal-max"])
+def test_designs_for_another_k_are_made_with_the_ratio_of_that_k(name: str) -> None:
+    fleet = random_fleet(8, 0)
+    c = 2.0 * fleet.least_variance
+    (row,) = plan(Profile(*fleet, c), 4, ks=[20], schemes=[name])
+    expected = SCHEMES[name](Profile(*fleet, 5 * c), 20)
+    assert isinstance(row.design, WithReplacement)
+    assert isinstance(expected, WithReplacement)
+    assert row.design.q == pytest.approx(expected.q, rel=1e-9)
+
+
+@given(fleets(), ks)
+def test_full_participation_takes_as_long_for_every_k(fleet: Fleet, k: int) -> None:
+    rows = plan(Profile(*fleet), k, ks=[1, 7, 100], schemes=["full"])
+    times = [row.relative_time for row in rows]
+    assert times == pytest.approx([times[0]] * 3, rel=1e-12)
+
+
+def test_the_best_k_is_large_where_times_are_equal() -> None:
+    fleet = random_fleet(10, 0)._replace(times=np.full(10, 3.0))
+    rows = plan(Profile(*fleet), 2, ks=[1, 2, 5, 10], schemes=["uniform"])
+    assert min(rows, key=lambda row: row.relative_time).k == 10
+
+
+def test_the_best_k_is_one_where_a_rare_straggler_is_all_that_matters() -> None:
+    # Rounds barely fall with K when c dominates, but each lasts longer.
+    profile = Profile(np.full(10, 0.1), [*[1.0] * 9, 1000.0], np.ones(10), 100.0)
+    rows = plan(profile, 2, ks=[1, 2, 5, 10], schemes=["uniform"])
+    assert min(rows, key=lambda row: row.relative_time).k == 1
+
+
+@settings(max_examples=20)
+@given(fleets(), ks)
+def test_the_exact_optimum_is_never_predicted_to_be_slower(fleet: Fleet, k: int) -> None:
+    rows = {row.scheme: row.relative_time for row in plan(Profile(*fleet), k)}
+    sampled = [time for name, time in rows.items() if name != "full"]
+    assert rows["optimal-max"] <= min(sampled) * (1 + 1e-12)
+
+
+def test_a_cap_is_raised_for_a_k_that_cannot_keep_it() -> None:
+    fleet = random_fleet(6, 1)
+    rows = list(
+        plan(Profile(*fleet), 10, ks=[1, 4, 10, 20], schemes=["optimal-max"], max_weight=0.2)
+    )
+    caps = [1.0, 0.25, 0.2, 0.2]
+    for row, cap in zip(rows, caps, strict=True):
+        assert row.largest_weight <= cap * (1 + 1e-9)
+    assert isinstance(rows[0].design, WithReplacement)
+    assert rows[0].design.q == pytest.approx(fleet.weights, rel=1e-9)
+
+
+def test_a_cap_that_the_reference_cannot_keep_is_refused() -> None:
+    with pytest.raises(InputError, match=r"max_weight must be at least 1/k = 0\.1, got 0\.05; "):
+        list(plan(Profile(*random_fleet(5, 0)), 10, schemes=["optimal-mean"], max_weight=0.05))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("optimal-mx", "did you mean 'optimal-max'?"),
+        ("unifrom", "did you mean 'uniform'?"),
+        ("max", "did you mean 'optimal-max'?"),
+        ("xyz", "use one of: full, uniform, weighted, statistical, optimal-mean, optimal-max"),
+    ],
+)
+def test_an_unknown_scheme_is_refused_with_the_nearest(name: str, hint: str) -> None:
+    with pytest.raises(InputError) as refused:
+        list(plan(Profile(*random_fleet(5, 0)), 3, schemes=[name]))
+    assert str(refused.value) == f"scheme must be a known name, got '{name}'; {hint}"
+
+
+@pytest.mark.parametrize(("k", "others"), [(0, None), (2.5, None), (3, [0]), (3, [True])])
+def test_a_k_that_is_no_count_is_refused(k: int, others: list[int] | None) -> None:
+    with pytest.raises(InputError, match="k must be"):
+        list(plan(Profile(*random_fleet(5, 0)), k, ks=others))
+
+
+def test_numpy_integers_become_plain_numbers() -> None:
+    ks_of_numpy = np.array([2, 3])
+    for row in plan(Profile(*random_fleet(5, 0)), 3, ks=ks_of_numpy):
+        assert type(row.k) is int
+        assert type(row.relative_time) is float
+
+
+@given(st.integers(1, 10**7), st.integers(1, 10**7))
+def test_usual_ks_are_round_numbers_up_to_n_with_both_ends(n: int, k: int) -> None:
+    found = usual_ks(n, k)
+    assert found == sorted(set(found))
+    assert {1, n, k} <= set(found)
+    for each in set(found) - {n, k}:
+        assert each < n
+        assert str(each)[0] in "125"
+        assert set(str(each)[1:]) <= {"0"}
+    assert all(b <= 2.5 * a for a, b in itertools.pairwise(found) if b <= n)

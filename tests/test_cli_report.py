@@ -1,0 +1,122 @@
+"""`fedpace report`, from a directory of runs to a page."""
+
+import csv
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from fedpace.cli_report import report_command, stored_runs
+from fedpace.errors import InputError, MissingExtraError
+from fedpace.studies.study import load_study
+
+from .report.made import small_study, store_real_runs
+
+ENDINGS = {".html", ".md", ".csv", ".tex", ".toml", ".png", ".pdf"}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    store_real_runs(folder, seeds=2)
+    return folder
+
+
+def report(*args: object) -> tuple[str, str]:
+    """Run the command, and return what it prints on either stream; errors pass through."""
+    app = typer.Typer()
+    app.command()(report_command)
+    result = CliRunner().invoke(app, [str(arg) for arg in args])
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout, result.stderr
+
+
+@pytest.fixture(scope="module")
+def reported(runs: Path) -> tuple[Path, str, str]:
+    out = runs.parent / "reported" / "folder"
+    return out, *report(runs, "--out", out)
+
+
+def test_prints_the_path_of_everything_it_wrote(reported: tuple[Path, str, str]) -> None:
+    out, printed, said = reported
+    assert said == ""
+    paths = [Path(path) for path in re.findall(rf"{re.escape(str(out))}[^\s,]*", printed)]
+    written = {path for path in out.rglob("*") if path.is_file()}
+    assert written - set(paths) == {out / "small.toml"}
+    assert set(paths) <= written
+    assert {path.suffix for path in written} == ENDINGS
+
+
+def test_prints_the_table_of_the_csv(reported: tuple[Path, str, str]) -> None:
+    out, printed, _ = reported
+    lines = {line.split()[0]: line for line in printed.splitlines() if line.strip()}
+    with (out / "time-to-target.csv").open(encoding="utf-8") as file:
+        for record in csv.DictReader(file):
+            assert f"{record['reached']} of 2" in lines[record["scheme"]]
+            assert f"{float(record['seconds']):.1f}" in lines[record["scheme"]]
+
+
+def test_the_written_configuration_makes_the_same_study(
+    reported: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    assert load_study(str(reported[0] / "small.toml")) == small_study(tmp_path)
+
+
+def test_writes_beside_the_runs_by_default(tmp_path: Path) -> None:
+    store_real_runs(tmp_path, seeds=1)
+    before = sorted((tmp_path / "runs").iterdir())
+    report(tmp_path)
+    assert (tmp_path / "report.html").is_file()
+    assert sorted((tmp_path / "runs").iterdir()) == before
+
+
+def test_damaged_files_are_named_and_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store_real_runs(tmp_path, seeds=1)
+    victim = min((tmp_path / "runs").glob("*.npz"))
+    victim.write_bytes(victim.read_bytes()[:-1])
+    assert len(stored_runs(tmp_path)) == 5
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith(f"fedpace: left out: {victim}")
+
+
+def test_a_directory_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nowhere: is not a directory; give the one of") as error:
+        report(tmp_path / "nowhere")
+    assert "\n" not in str(error.value)
+
+
+def test_a_directory_without_runs_is_said_with_the_command_that_makes_some(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no finished runs; make some: fedpace run"):
+        report(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_out_that_cannot_be_made_is_said(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot be made a directory"):
+        report(runs, "--out", tmp_path / "file" / "below")
+
+
+def test_without_matplotlib_the_table_is_printed_and_the_extra_named(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtraError, match=r"fedpace\[report\]"):
+        report(runs, "--out", tmp_path)
+    assert (tmp_path / "time-to-target.md").is_file()
+
+
+def test_importing_the_command_loads_nothing_heavy() -> None:
+    script = "import sys, fedpace.cli_report; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert not {"matplotlib", "plotly", "pydantic"} & set(done.stdout.split())
