@@ -335,7 +335,7 @@ def _print_solve(
     print_tables(clients_table(clients, design, scheme=scheme, show=5))
     if design.solution is not None:
         print(_how_sure(design.solution))
-    if design.largest_weight > RISKY_WEIGHT:
+    if design.largest_weight > RISKY_WEIGHT * (1 + 1e-9):  # a cap of 1 is met up to rounding
         print(
             f"Note: the largest weight is {design.largest_weight:.3g}; above 1 a single draw can "
             "throw training off. --max-weight 1 prevents it."

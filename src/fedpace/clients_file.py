@@ -203,8 +203,9 @@ def _names(path: Path, cells: Sequence[str] | None, lines: list[int]) -> Sequenc
     if cells is None:
         return [str(i) for i in range(len(lines))]
     first: dict[str, int] = {}
+    cells = [cell.strip() for cell in cells]
     for name, line in zip(cells, lines, strict=True):
-        if not name.strip():
+        if not name:
             raise _bad_cell(path, line, "client", name, "is no name", "name every client or none")
         if first.setdefault(name, line) != line:
             raise _bad_cell(

@@ -16,6 +16,8 @@ def writable(path: Path) -> Path:
         raise InputError(f"{path}: {error.strerror}; give a shorter name") from None
     if is_folder:
         raise InputError(f"{path}: is a directory; give the name of a file")
+    if path.exists() and not path.is_file():  # a device or a pipe would be replaced
+        raise InputError(f"{path}: is not an ordinary file; give the name of one")
     if not path.parent.is_dir():
         raise InputError(f"{path}: there is no directory {path.parent}; create it first")
     if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
@@ -26,8 +28,14 @@ def writable(path: Path) -> Path:
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, and move it there when it is complete."""
     writable(path)
-    # The suffix stays: it tells Matplotlib the format.
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+    target = path.resolve()  # a link stays a link
+    try:
+        # The suffix stays: it tells Matplotlib the format.
+        handle, name = tempfile.mkstemp(
+            prefix=".fedpace-", suffix=target.suffix, dir=target.parent
+        )
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}; choose another") from error
     os.close(handle)
     temporary = Path(name)
     try:
@@ -35,7 +43,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
-        temporary.replace(path)
+        temporary.replace(target)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}; free some space") from error
     finally:

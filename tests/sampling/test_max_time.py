@@ -54,7 +54,7 @@ def objective(q: FloatArray, fleet: Fleet, c: float, k: int) -> float:
     return expected_round_time(q, fleet.times, k) * spread
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(extreme_fleets(), ratios, ks, st.sampled_from([None, 1.0, 5.0]))
 def test_is_valid_on_extreme_fleets(fleet: Fleet, ratio: float, k: int, cap: float | None) -> None:
     with time_limit(10):
@@ -64,7 +64,7 @@ def test_is_valid_on_extreme_fleets(fleet: Fleet, ratio: float, k: int, cap: flo
         assert np.all(fleet.weights / (k * solution.q) <= cap * (1 + 1e-9))
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(fleets(), ratios, ks)
 def test_no_other_scheme_is_better(fleet: Fleet, ratio: float, k: int) -> None:
     c = ratio * fleet.least_variance
@@ -80,7 +80,7 @@ def test_no_other_scheme_is_better(fleet: Fleet, ratio: float, k: int) -> None:
     assert solve_max_time(*fleet, c, k).objective <= best * (1 + 1e-12)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(fleets(fewest=2, most=3), powers_of_ten(-2, 6) | st.just(0.0), ks)
 def test_no_point_of_a_grid_is_better(fleet: Fleet, ratio: float, k: int) -> None:
     c = ratio * fleet.least_variance
@@ -123,8 +123,8 @@ def test_a_general_solver_finds_nothing_better(fleet: Fleet, ratio: float, k: in
     assert general <= found * 1.1  # it does find its way, if not always to the best optimum
 
 
+@settings(max_examples=25)
 @given(fleets(), ratios, ks)
-@settings(max_examples=40)
 def test_the_objective_is_that_of_q(fleet: Fleet, ratio: float, k: int) -> None:
     solution = solve_max_time(*fleet, ratio, k)
     variance = variance_term(solution.q, fleet.weights, fleet.grad_norms)
@@ -132,7 +132,7 @@ def test_the_objective_is_that_of_q(fleet: Fleet, ratio: float, k: int) -> None:
     assert solution.objective == pytest.approx(expected, rel=1e-12)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(fleets(), powers_of_ten(-2, 2), ks)
 def test_neither_order_nor_units_matter(fleet: Fleet, ratio: float, k: int) -> None:
     c = ratio * fleet.least_variance
@@ -146,15 +146,15 @@ def test_neither_order_nor_units_matter(fleet: Fleet, ratio: float, k: int) -> N
     assert scaled.objective == pytest.approx(solution.objective * 49 / 60, rel=1e-9)
 
 
+@settings(max_examples=15)
 @given(fleets(), ratios, ks)
-@settings(max_examples=30)
 def test_equal_times_give_statistical_sampling(fleet: Fleet, ratio: float, k: int) -> None:
     alike = fleet._replace(times=np.full(fleet.times.size, 2.5))
     expected = fleet.importance / fleet.importance.sum()
     assert solve_max_time(*alike, ratio, k).q == pytest.approx(expected, rel=1e-9)
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(fleets(), powers_of_ten(-2, 2), ks)
 def test_the_gap_covers_the_distance_to_the_best_found(fleet: Fleet, ratio: float, k: int) -> None:
     c = ratio * fleet.least_variance

@@ -34,12 +34,12 @@ COLOURS = {
 def probabilities_figure(profile: Profile, q: FloatArray, *, scheme: str, k: int) -> Figure:
     """Draw each client's probability against its time, coloured by its importance."""
     figure = _figure(7.0, 4.5)
-    axes = figure.add_subplot()
+    axes = figure.add_subplot(xscale="log", yscale="log")
     shown = np.arange(profile.n)
     note = ""
     if profile.n > MOST_POINTS:
         shown = np.random.default_rng(0).choice(profile.n, MOST_POINTS, replace=False)
-        note = f" ({MOST_POINTS:,} of them shown)"
+        note = f"\n({MOST_POINTS:,} of the clients shown)"
     importance = profile.importance
     share = importance / importance.sum() * profile.n
     # The most important last, on top.
@@ -65,12 +65,14 @@ def probabilities_figure(profile: Profile, q: FloatArray, *, scheme: str, k: int
         color="0.4",
         fontsize="small",
     )
+    clients = "1 client" if profile.n == 1 else f"{profile.n:,} clients"
+    low, high = axes.get_ylim()
     axes.set(
-        xscale="log",
-        yscale="log",
         xlabel="round time of the client, s",
         ylabel="probability per draw, q",
-        title=f"{scheme}: {profile.n:,} clients{note}, {k:,} drawn per round",
+        title=f"{scheme}: {clients}, {k:,} drawn per round{note}",
+        # Equal probabilities differ by rounding only: an axis that narrow shows nothing.
+        ylim=(min(low, 0.5 / profile.n), max(high, 2 / profile.n)),
     )
     _plain_numbers(axes.xaxis)
     figure.colorbar(points, ax=axes, label="importance p·G, relative to the mean")
@@ -93,13 +95,14 @@ def plan_figure(rows: Sequence[Prediction], *, k: int) -> Figure:
         )
     best = min(rows, key=lambda row: row.relative_time)
     axes.plot(best.k, best.relative_time, "*", color=COLOURS[best.scheme], markersize=16, zorder=5)
+    with_k = "" if best.scheme == "full" else f" with K = {best.k:,}"
     axes.axhline(1, color="0.7", linewidth=0.8, linestyle="--", zorder=0)
     axes.set(
         xscale="log",
         yscale="log",
         xlabel="clients drawn per round, K",
         ylabel=f"predicted time to the target\n(uniform with K = {k:,} is 1)",
-        title=f"Best (star): {best.scheme} with K = {best.k:,}, {best.relative_time:.3g}",
+        title=f"Best (star): {best.scheme}{with_k}, {best.relative_time:.3g}",
     )
     _plain_numbers(axes.xaxis)
     _plain_numbers(axes.yaxis)

@@ -52,7 +52,7 @@ def clients_table(clients: Clients, design: WithReplacement, *, scheme: str, sho
     for group in groups:
         for i in group.tolist():
             table.add_row(
-                Text(clients.names[i]),
+                Text("".join(c if c.isprintable() else "�" for c in clients.names[i])),
                 f"{profile.times[i]:.4g}",
                 f"{share[i]:.3g}",
                 f"{design.q[i]:.4g}",
