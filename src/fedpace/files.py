@@ -31,9 +31,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     target = path.resolve()  # a link stays a link
     try:
         # The suffix stays: it tells Matplotlib the format.
-        handle, name = tempfile.mkstemp(
-            prefix=".fedpace-", suffix=target.suffix, dir=target.parent
-        )
+        handle, name = tempfile.mkstemp(prefix=".fedpace-", suffix=target.suffix, dir=target.parent)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}; choose another") from error
     os.close(handle)

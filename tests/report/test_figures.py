@@ -16,8 +16,9 @@ from matplotlib.transforms import Bbox
 from PIL import Image
 
 import fedpace
-from fedpace import InputError
+from fedpace import SCHEMES, InputError
 from fedpace.report.figures import COLOURS, MOST_POINTS, plan_figure, probabilities_figure, save
+from fedpace.sampling.schemes import VARIANTS
 
 
 def fleet(n: int, spread: float = 0.7, seed: int = 0) -> fedpace.Profile:
@@ -203,7 +204,7 @@ def legend_texts(figure: Figure) -> Sequence[str]:
 
 
 def test_every_scheme_has_a_colour_of_its_own() -> None:
-    assert set(COLOURS) == set(fedpace.SCHEMES)
+    assert set(COLOURS) == set(SCHEMES) | set(VARIANTS)
     assert len(set(COLOURS.values())) == len(COLOURS)
 
 

@@ -15,6 +15,8 @@ from fedpace.profile import FloatArray, stand_in
 LEAST_CONTRAST = 1.1
 # Beyond this multiple of S_0 the bound says "only the fastest", which no training survives.
 LARGEST_RATIO = 10.0
+# So far beyond log U/V, ρ is rounding, not contradiction.
+EXPLAINED = 0.01
 # Standard deviations to either side of the estimate.
 INTERVAL = 2.0
 
@@ -47,10 +49,12 @@ def estimate_ratio(
     c = (ρ V − U)/(1 − ρ).
 
     Differs from [Luo22, Alg. 2], which averages c over the thresholds: near ρ = 1 each c is a
-    quotient of noise and may be negative. Here log ρ is averaged over the thresholds, the
-    interval of ρ (two standard deviations between thresholds) is carried over to c, and c is cut
-    to [0, 10 S_0]. Where the interval has no upper end, or U ≈ V, c is not identified: the value
-    is the default S_0, moved into the interval if it lies below it.
+    quotient of noise and may be negative. Here log ρ is averaged over the thresholds before it is
+    inverted, with an interval of two standard deviations. Its variance is that between thresholds
+    plus the luck of the pilots themselves, which the thresholds share: see `_luck`. The interval
+    is carried over to c, and c is cut to [0, 10 S_0]. c is not identified, and the value is the
+    default S_0 moved into the interval, where the interval has no upper end, where U ≈ V, and
+    where ρ lies beyond U/V, which no c explains.
 
     Parameters
     ----------
@@ -73,21 +77,23 @@ def estimate_ratio(
     if not logs or not any_gradient:
         reason = "no threshold passed" if any_gradient else "all gradient norms are 0"
         return RatioEstimate(default, 0.0, math.inf, False, reason, math.nan)
-    middle, spread = float(np.mean(logs)), INTERVAL * float(np.std(logs))
-    rho = math.exp(middle)
+    middle, rho = float(np.mean(logs)), math.exp(float(np.mean(logs)))
+    luck = _luck(uniform_losses) + _luck(weighted_losses)
+    spread = INTERVAL * math.sqrt(float(np.var(logs)) + luck)
     contrast = uniform_variance / weighted_variance
     if max(contrast, 1 / contrast) < LEAST_CONTRAST:
         return RatioEstimate(default, 0.0, math.inf, False, "balanced data: U ≈ V", rho)
-    ends = (
+    low, value, high = sorted(
         _inverted(math.exp(log), uniform_variance, weighted_variance)
         for log in (middle - spread, middle, middle + spread)
     )
-    low, value, high = sorted(ends)
+    moved = min(max(default, low), high, largest)
     if low == math.inf:
         return RatioEstimate(default, 0.0, math.inf, False, "ρ on the wrong side of 1", rho)
+    if abs(middle) > abs(math.log(contrast)) + EXPLAINED:
+        return RatioEstimate(moved, low, high, False, "ρ beyond U/V: no c explains it", rho)
     if high > largest:
-        moved = min(max(default, low), largest)
-        return RatioEstimate(moved, low, high, False, "rounds too alike: ρ ≈ 1", rho)
+        return RatioEstimate(moved, low, high, False, "the interval has no upper end", rho)
     return RatioEstimate(value, low, high, True, "", rho)
 
 
@@ -118,6 +124,22 @@ def _log_rhos(
         if 0 < first < math.inf and 0 < second < math.inf:
             logs.append(math.log(first / second))
     return logs
+
+
+def _luck(losses: Sequence[float]) -> float:
+    """Return the variance of the logarithm of a pilot's rounds that its ups and downs cause.
+
+    If the loss falls by D in n rounds, in steps that scatter by σ around their trend, the rounds
+    to a given loss scatter by the fraction σ √n / D (first passage of a walk with drift). σ² is
+    taken from the steps upwards, which no trend makes, and counted twice, for those downwards
+    that go unseen: a history that only falls has no luck in it.
+    """
+    steps = -np.diff(losses)
+    fall = float(steps.sum())
+    if not fall > 0:
+        return 0.0
+    scatter = 2 * float(np.mean(np.minimum(steps, 0) ** 2))
+    return scatter * steps.size / fall**2
 
 
 def _inverted(rho: float, uniform_variance: float, weighted_variance: float) -> float:

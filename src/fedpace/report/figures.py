@@ -28,12 +28,13 @@ COLOURS = {
     "statistical": "#009E73",
     "optimal-mean": "#E69F00",
     "optimal-max": "#D55E00",
+    "uniform-published": "#CC79A7",
 }
 
 
 def probabilities_figure(profile: Profile, q: FloatArray, *, scheme: str, k: int) -> Figure:
     """Draw each client's probability against its time, coloured by its importance."""
-    figure = _figure(7.0, 4.5)
+    figure = new_figure(7.0, 4.5)
     axes = figure.add_subplot(xscale="log", yscale="log")
     shown = np.arange(profile.n)
     note = ""
@@ -74,14 +75,14 @@ def probabilities_figure(profile: Profile, q: FloatArray, *, scheme: str, k: int
         # Equal probabilities differ by rounding only: an axis that narrow shows nothing.
         ylim=(min(low, 0.5 / profile.n), max(high, 2 / profile.n)),
     )
-    _plain_numbers(axes.xaxis)
+    plain_numbers(axes.xaxis)
     figure.colorbar(points, ax=axes, label="importance p·G, relative to the mean")
     return figure
 
 
 def plan_figure(rows: Sequence[Prediction], *, k: int) -> Figure:
     """Draw each scheme's predicted time against the number of clients per round."""
-    figure = _figure(7.0, 4.5)
+    figure = new_figure(7.0, 4.5)
     axes = figure.add_subplot()
     for scheme in dict.fromkeys(row.scheme for row in rows):
         mine = [row for row in rows if row.scheme == scheme]
@@ -104,8 +105,8 @@ def plan_figure(rows: Sequence[Prediction], *, k: int) -> Figure:
         ylabel=f"predicted time to the target\n(uniform with K = {k:,} is 1)",
         title=f"Best (star): {best.scheme}{with_k}, {best.relative_time:.3g}",
     )
-    _plain_numbers(axes.xaxis)
-    _plain_numbers(axes.yaxis)
+    plain_numbers(axes.xaxis)
+    plain_numbers(axes.yaxis)
     axes.grid(alpha=0.25)
     axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
     return figure
@@ -117,7 +118,7 @@ def check_picture(path: Path) -> None:
         raise InputError(
             f"{path}: unknown kind of picture '{path.suffix}'; end the name in .png, .pdf or .svg"
         )
-    _figure(1, 1)
+    new_figure(1, 1)
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -126,18 +127,20 @@ def save(figure: Figure, path: Path) -> None:
     write_whole(path, lambda temporary: figure.savefig(temporary, dpi=150))
 
 
-def _plain_numbers(axis: Axis) -> None:
+def plain_numbers(axis: Axis, *, steps: tuple[float, ...] | None = None) -> None:
     """Label a logarithmic axis 0.5, 1, 2, 5, 10: powers of ten overlap on a short one."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    low, high = axis.get_view_interval()
-    steps = (1.0, 2.0, 5.0) if high / low < 2_000 else (1.0,)
+    if steps is None:
+        low, high = axis.get_view_interval()
+        steps = (1.0, 2.0, 5.0) if high / low < 2_000 else (1.0,)
     axis.set_major_locator(LogLocator(subs=steps))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axis.set_minor_formatter(NullFormatter())
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure, or say which extra brings Matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpace.errors import MissingExtraError
 from fedpace.profile import FloatArray, IntArray
 from fedpace.report.curves import Abscissa, Curve, Ordinate, curve, pilots_end
-from fedpace.report.figures import COLOURS, save
+from fedpace.report.figures import COLOURS, new_figure, plain_numbers, save
 from fedpace.report.sensitivity import (
     Sensitivity,
     baseline_seconds,
@@ -27,7 +26,6 @@ from fedpace.studies.store import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
 
@@ -102,14 +100,14 @@ def write_figures(summaries: list[Summary], sweeps: list[Sweep], folder: Path) -
 
 def curve_figure(summary: Summary, y: Ordinate, x: Abscissa) -> Figure:
     """Draw every scheme's mean and band, the target, and where pilots end."""
-    figure = _figure(7.2, 4.4)
+    figure = new_figure(7.2, 4.4)
     axes = figure.add_subplot()
     for scheme in summary.setup.schemes:
         _draw_curve(axes, curve(summary.setup.of(scheme), y, x), scheme, scale(y))
     axes.set(xlabel=LABELS[x], ylabel=LABELS[y], title=summary.setup.study.title)
     if y == "loss":
         axes.set_yscale("log")
-        _plain_numbers(axes.yaxis, steps=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0))
+        plain_numbers(axes.yaxis, steps=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0))
     _draw_target(axes, summary, y, x)
     _draw_pilots(axes, summary.setup, x)
     axes.set_xlim(left=0)  # last, for it ends the search for a right end that shows everything
@@ -120,7 +118,7 @@ def curve_figure(summary: Summary, y: Ordinate, x: Abscissa) -> Figure:
 def chances_figure(setup: Setup) -> Figure:
     """Draw the probabilities of each optimising scheme against time, coloured by importance."""
     shown = optimising(setup)
-    figure = _figure(3.3 * len(shown) + 1.2, 3.9)
+    figure = new_figure(3.3 * len(shown) + 1.2, 3.9)
     panels = figure.subplots(1, len(shown), sharex=True, sharey=True, squeeze=False)[0]
     shares = [relative_importance(run) for _, run, _ in shown]
     norm = _log_norm(np.concatenate(shares))
@@ -137,9 +135,9 @@ def chances_figure(setup: Setup) -> Figure:
                        xycoords=panels[0].get_yaxis_transform(),
                        textcoords="offset points")  # fmt: skip
     bar = figure.colorbar(points, ax=panels.tolist(), label="importance p·G, mean = 1")
-    _plain_numbers(panels[0].xaxis, steps=(1.0,))
-    _plain_numbers(panels[0].yaxis, steps=(1.0,))
-    _plain_numbers(bar.ax.yaxis, steps=(1.0, 2.0, 5.0))
+    plain_numbers(panels[0].xaxis, steps=(1.0,))
+    plain_numbers(panels[0].yaxis, steps=(1.0,))
+    plain_numbers(bar.ax.yaxis, steps=(1.0, 2.0, 5.0))
     figure.suptitle(setup.study.title, fontsize="medium")
     return figure
 
@@ -168,7 +166,7 @@ def relative_importance(run: Run) -> FloatArray:
 
 def sensitivity_figure(sweep: Sweep) -> Figure:
     """Draw time to the target against c/S_0, with what was estimated marked by a star."""
-    figure = _figure(7.2, 4.4)
+    figure = new_figure(7.2, 4.4)
     axes = figure.add_subplot()
     lines = sensitivities(sweep)
     for index, line in enumerate(lines):
@@ -272,22 +270,3 @@ def _log_norm(values: FloatArray) -> LogNorm:
     from matplotlib.colors import LogNorm
 
     return LogNorm(vmin=values.min(), vmax=values.max())
-
-
-def _plain_numbers(axis: Axis, *, steps: tuple[float, ...]) -> None:
-    """Label a logarithmic axis 0.1, 1, 10: multiples of powers are hard to read."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axis.set_major_locator(LogLocator(subs=steps))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
-def _figure(width: float, height: float) -> Figure:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError(
-            "figures need Matplotlib; install it with: pip install 'fedpace[report]'"
-        ) from None
-    return Figure(figsize=(width, height), layout="constrained")
