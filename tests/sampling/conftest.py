@@ -6,7 +6,8 @@ from types import FrameType
 
 import pytest
 
-# No test of this folder takes a tenth of it; and again and again, while an example is shrunk.
+# Of CPU time. No test of this folder takes a tenth of it; and again and again, while an example
+# is shrunk.
 MOST_SECONDS = 60.0
 
 
@@ -16,8 +17,8 @@ def _stop(signum: int, frame: FrameType | None) -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_hangs() -> Iterator[None]:
-    previous = signal.signal(signal.SIGALRM, _stop)
-    signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS, MOST_SECONDS)
+    previous = signal.signal(signal.SIGPROF, _stop)
+    signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS, MOST_SECONDS)
     yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, previous)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.signal(signal.SIGPROF, previous)

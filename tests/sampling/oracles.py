@@ -18,18 +18,18 @@ Objective: TypeAlias = Callable[[FloatArray], tuple[float, FloatArray]]
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Fail what does not end instead of waiting for it."""
+    """Fail what does not end instead of waiting for it; of CPU time, whatever else is running."""
 
     def stop(signum: int, frame: FrameType | None) -> None:
         raise TimeoutError(f"not done after {seconds} s")
 
-    previous = signal.signal(signal.SIGALRM, stop)
-    outer = signal.setitimer(signal.ITIMER_REAL, seconds)
+    previous = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         yield
     finally:
-        signal.signal(signal.SIGALRM, previous)
-        signal.setitimer(signal.ITIMER_REAL, *outer)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, previous)
 
 
 def round_times(q: FloatArray, times: FloatArray, k: int) -> FloatArray:
