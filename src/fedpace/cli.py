@@ -39,6 +39,7 @@ from fedpace.sampling.solution import Solution
 
 app = typer.Typer(
     add_completion=False,
+    pretty_exceptions_enable=False,
     no_args_is_help=True,
     rich_markup_mode="rich",
     help="Choose which clients to draw, and reach a federated-learning target sooner.",

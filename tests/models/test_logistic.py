@@ -12,7 +12,7 @@ from fedpace.profile import FloatArray
 
 
 def mean_loss(model: Logistic, parameters: FloatArray, x: FloatArray, y: np.ndarray) -> float:
-    return float(model.evaluate(parameters, x, y)[0].mean())
+    return float(model.losses(parameters, x, y).mean())
 
 
 def gradient(model: Logistic, parameters: FloatArray, x: FloatArray, y: np.ndarray) -> FloatArray:
@@ -53,7 +53,8 @@ def test_evaluate_is_minus_the_logarithm_of_the_softmax() -> None:
     model = Logistic(features=3, classes=4)
     parameters, raw = rng.normal(size=model.size), rng.normal(size=(20, 3))
     y = rng.integers(4, size=20)
-    loss, right = model.evaluate(parameters, model.prepared(raw), y)
+    loss = model.losses(parameters, model.prepared(raw), y)
+    right = model.correct(parameters, model.prepared(raw), y)
     table = parameters.reshape(4, 4)
     for i in range(20):
         scores = [float(table[c, :3] @ raw[i] + table[c, 3]) for c in range(4)]
@@ -65,7 +66,8 @@ def test_evaluate_is_minus_the_logarithm_of_the_softmax() -> None:
 def test_initial_parameters_are_zero_and_every_class_equally_likely() -> None:
     model = Logistic(features=3, classes=5)
     start = model.initial(np.random.default_rng(0))
-    loss, right = model.evaluate(start, model.prepared(np.ones((2, 3))), np.array([0, 4]))
+    x, y = model.prepared(np.ones((2, 3))), np.array([0, 4])
+    loss, right = model.losses(start, x, y), model.correct(start, x, y)
     assert start.shape == (model.size,)
     np.testing.assert_allclose(loss, math.log(5))
     assert right.tolist() == [True, False]  # ties go to the first class
@@ -75,7 +77,8 @@ def test_huge_scores_neither_overflow_nor_turn_to_nan() -> None:
     model = Logistic(features=1, classes=3)
     parameters = np.array([1e200, 0.0, -1e200, 0.0, 0.0, 0.0])
     x = model.prepared(np.array([[1.0], [-1.0]]))
-    loss, right = model.evaluate(parameters, x, np.array([0, 0]))
+    loss = model.losses(parameters, x, np.array([0, 0]))
+    right = model.correct(parameters, x, np.array([0, 0]))
     np.testing.assert_array_equal(loss, [0.0, 2e200])
     np.testing.assert_array_equal(right, [True, False])
     slope = gradient(model, parameters[None], x[None], np.array([[0, 0]]))

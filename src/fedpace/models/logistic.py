@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +23,9 @@ class Logistic:
     >>> model.size
     9
     >>> x = model.prepared(np.ones((1, 2)))
-    >>> loss, right = model.evaluate(model.initial(np.random.default_rng(0)), x, np.array([0]))
-    >>> loss.round(6), right  # log 3; ties go to the first class
-    (array([1.098612]), array([ True]))
+    >>> start = model.initial(np.random.default_rng(0))
+    >>> model.losses(start, x, np.array([0])).round(6)  # log 3
+    array([1.098612])
     """
 
     features: int
@@ -55,20 +56,33 @@ class Logistic:
         total = scores.sum(axis=1, keepdims=True)
         total *= batch
         scores /= total
-        row = np.arange(m)[:, None] * self.classes + y
-        scores.reshape(-1)[row * batch + np.arange(batch)] -= 1 / batch
+        scores.reshape(-1)[_first_class(m, batch, self.classes) + y * batch] -= 1 / batch
         np.matmul(scores, x, out=out.reshape(shape))
 
-    def evaluate(
-        self, parameters: FloatArray, x: FloatArray, y: NDArray[np.int64]
-    ) -> tuple[FloatArray, NDArray[np.bool_]]:
-        """Return −log softmax(W x)[y], and whether y has the largest score."""
-        scores = parameters.reshape(self.classes, self.features + 1) @ x.T
+    def losses(self, parameters: FloatArray, x: FloatArray, y: NDArray[np.int64]) -> FloatArray:
+        """Return −log softmax(W x)[y]."""
+        scores = self._scores(parameters, x)
         chosen = scores[y, np.arange(y.size)]
         top = scores.max(axis=0)
-        right = scores.argmax(axis=0) == y
         scores -= top
         np.exp(scores, out=scores)
-        loss = np.log(scores.sum(axis=0))
+        loss: FloatArray = np.log(scores.sum(axis=0))
         loss += top - chosen  # the difference first: both may be large
-        return loss, right
+        return loss
+
+    def correct(
+        self, parameters: FloatArray, x: FloatArray, y: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Return whether y has the largest score; ties go to the first class."""
+        right: NDArray[np.bool_] = self._scores(parameters, x).argmax(axis=0) == y
+        return right
+
+    def _scores(self, parameters: FloatArray, x: FloatArray) -> FloatArray:
+        scores: FloatArray = parameters.reshape(self.classes, self.features + 1) @ x.T
+        return scores
+
+
+@lru_cache(maxsize=256)
+def _first_class(m: int, batch: int, classes: int) -> NDArray[np.int64]:
+    """Return where each sample's score of class 0 stands in (m, classes, batch), flat."""
+    return np.arange(m)[:, None] * (classes * batch) + np.arange(batch)

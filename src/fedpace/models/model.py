@@ -29,7 +29,10 @@ class Model(Protocol):
         `parameters` and `out` are (m, P), `x` is (m, batch, …), `y` is (m, batch).
         """
 
-    def evaluate(
+    def losses(self, parameters: FloatArray, x: FloatArray, y: NDArray[np.int64]) -> FloatArray:
+        """Return each sample's loss at `parameters`."""
+
+    def correct(
         self, parameters: FloatArray, x: FloatArray, y: NDArray[np.int64]
-    ) -> tuple[FloatArray, NDArray[np.bool_]]:
-        """Return each sample's loss at `parameters`, and whether it is classified right."""
+    ) -> NDArray[np.bool_]:
+        """Return whether each sample is classified right at `parameters`."""

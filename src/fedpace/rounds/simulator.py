@@ -73,9 +73,7 @@ class Simulator:
         local = np.tile(parameters, (clients.size, 1))
         gradient = np.empty_like(local)
         squares = np.zeros(clients.size)
-        rates = learning_rate * np.ones((clients.size, 1))
-        if draw.rates is not None:
-            rates *= draw.rates[:, None]
+        rates = learning_rate if draw.rates is None else learning_rate * draw.rates[:, None]
         for step in range(self.local_steps):
             x = self._train_x.take(rows[:, step], axis=0)
             y = self.data.train.y.take(rows[:, step])
@@ -92,12 +90,12 @@ class Simulator:
 
     def evaluate(self, parameters: FloatArray) -> Evaluation:
         """Return the mean loss over all training samples and the accuracy on all held out."""
-        loss, _ = self.model.evaluate(parameters, self._train_x, self.data.train.y)
-        _, right = self.model.evaluate(parameters, self._test_x, self.data.test.y)
-        return Evaluation(float(loss.mean()), float(right.mean()))
+        losses = self.model.losses(parameters, self._train_x, self.data.train.y)
+        right = self.model.correct(parameters, self._test_x, self.data.test.y)
+        return Evaluation(float(losses.mean()), float(right.mean()))
 
     def _descend(
-        self, local: FloatArray, gradient: FloatArray, norms: FloatArray, rates: FloatArray
+        self, local: FloatArray, gradient: FloatArray, norms: FloatArray, rates: float | FloatArray
     ) -> None:
         if self.clip is not None:
             gradient *= np.minimum(1, self.clip / np.sqrt(np.maximum(norms, 1e-300)))[:, None]

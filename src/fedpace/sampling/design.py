@@ -56,8 +56,9 @@ class Design(Protocol):
 class Everyone:
     """Full participation: every client, every round, with its own weight p_i.
 
-    >>> Everyone([0.75, 0.25]).draw(np.random.default_rng(0))
-    Draw(clients=array([0, 1]), weights=array([0.75, 0.25]))
+    >>> draw = Everyone([0.75, 0.25]).draw(np.random.default_rng(0))
+    >>> draw.clients, draw.weights
+    (array([0, 1]), array([0.75, 0.25]))
     """
 
     weights: FloatArray
@@ -101,8 +102,9 @@ class WithReplacement:
     Examples
     --------
     >>> design = WithReplacement([0.5, 0.5], k=4, weights=[0.75, 0.25])
-    >>> design.draw(np.random.default_rng(1))
-    Draw(clients=array([0, 1]), weights=array([0.375, 0.375]))
+    >>> draw = design.draw(np.random.default_rng(1))
+    >>> draw.clients, draw.weights
+    (array([0, 1]), array([0.375, 0.375]))
 
     One draw of the first client, weight 1 · 0.75/(4 · 0.5), three of the second.
     """
