@@ -62,24 +62,14 @@ class Profile:
         grad_norms: ArrayLike,
         beta_over_alpha: float | None = None,
     ) -> None:
-        p = positive_column("weights", weights)
+        p = shares(weights)
         t = positive_column("times", times)
         norms = column("grad_norms", grad_norms)
-        for name, other in (("times", t), ("grad_norms", norms)):
-            if other.size != p.size:
-                raise InputError(
-                    f"{name} must have one entry per client, got {other.size} for "
-                    f"{p.size} weights; give arrays of equal length"
-                )
+        one_per_client("times", t, p)
+        one_per_client("grad_norms", norms, p)
         refuse_first("grad_norms", norms, norms < 0, "be at least 0", "report a norm, not a slope")
         refuse_wide("grad_norms", norms)
-        total = float(p.sum())
-        if abs(total - 1) > SUM_TOLERANCE:
-            raise InputError(
-                f"weights must sum to 1, got a sum of {total:.9g}; "
-                "divide by the sum, or give sample counts to Profile.from_samples"
-            )
-        for name, array in (("weights", p / total), ("times", t), ("grad_norms", norms)):
+        for name, array in (("weights", p), ("times", t), ("grad_norms", norms)):
             array.setflags(write=False)
             object.__setattr__(self, name, array)
         object.__setattr__(self, "beta_over_alpha", self._checked_ratio(beta_over_alpha))
@@ -120,7 +110,12 @@ class Profile:
         least_variance = float(self.importance.sum()) ** 2
         if ratio is None:
             return least_variance
-        ratio = float(ratio)
+        try:
+            ratio = float(ratio)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InputError(
+                f"beta_over_alpha must be a number, got {ratio!r:.60}; {error}"
+            ) from None
         if not (math.isfinite(ratio) and ratio >= 0):
             raise InputError(
                 f"beta_over_alpha must be finite and at least 0, got {ratio:g}; "
@@ -147,11 +142,37 @@ def stand_in(grad_norms: FloatArray) -> FloatArray:
     return np.where(zero, smallest, grad_norms)
 
 
+def shares(weights: ArrayLike) -> FloatArray:
+    """Return weights p_i as a vector that cannot be changed and sums to 1 to all digits."""
+    p = positive_column("weights", weights)
+    total = float(p.sum())
+    if abs(total - 1) > SUM_TOLERANCE:
+        raise InputError(
+            f"weights must sum to 1, got a sum of {total:.9g}; "
+            "divide by the sum, or give sample counts to Profile.from_samples"
+        )
+    p /= total
+    p.setflags(write=False)
+    return p
+
+
+def one_per_client(name: str, array: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return `array`, or say that it is not as long as the weights."""
+    if array.size != weights.size:
+        raise InputError(
+            f"{name} must have one entry per client, got {array.size} for "
+            f"{weights.size} weights; give arrays of equal length"
+        )
+    return array
+
+
 def column(name: str, values: ArrayLike) -> FloatArray:
     """Return a fresh float64 vector of finite numbers, or say which entry is not one."""
     try:
+        if np.iscomplexobj(values):
+            raise TypeError("complex numbers have no order")
         array = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name} must be numbers, got {values!r:.60}; {error}") from None
     if array.ndim != 1 or array.size == 0:
         raise InputError(

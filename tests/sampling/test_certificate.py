@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fedpace import solve_max_time
 from fedpace.sampling import certificate, max_time
+from fedpace.sampling.certificate import certify
 from tests.sampling.fleets import Fleet, caps, extreme_fleets, fleets, powers_of_ten, random_fleet
 from tests.sampling.oracles import above_floors, logit_grid, objectives, time_limit
 
@@ -23,6 +24,27 @@ def test_lower_bound_is_below_every_point_of_a_grid(fleet: Fleet, ratio: float, 
     assert solution.objective / (1 + solution.gap) <= least * (1 + 1e-9)
     assert solution.objective <= least * (1 + 1e-10)
     assert 0 <= solution.gap < 0.1
+
+
+@settings(max_examples=25)
+@given(fleets(fewest=2, most=3), powers_of_ten(-2, 4), ks, st.booleans())
+def test_the_bound_itself_is_valid_and_tight_before_anyone_clips_it(
+    fleet: Fleet, ratio: float, k: int, capped: bool
+) -> None:
+    order = np.argsort(fleet.times).tolist()
+    fleet = fleet.permuted(order)
+    total = float(fleet.importance.sum())
+    fleet = fleet._replace(grad_norms=fleet.grad_norms / total)  # S_0 = 1
+    floors = fleet.weights / 3 if capped else None
+    best = solve_max_time(*fleet, ratio, k, max_weight=3 / k if capped else None)
+    bound, starts = certify(fleet.importance, fleet.times, ratio, k, floors, best.q, best.objective)
+    rows = GRIDS[fleet.times.size]
+    least = objectives(rows if floors is None else above_floors(rows, floors), fleet, ratio, k)
+    assert bound <= min(float(least.min()), best.objective) * (1 + 1e-9)
+    assert bound >= 0.9 * best.objective
+    for q in starts:
+        assert np.all(q > 0)
+        assert q.sum() == pytest.approx(1, abs=1e-12)
 
 
 @settings(max_examples=25)
@@ -81,7 +103,7 @@ def test_starts_from_the_certificate_escape_a_local_optimum(
 ) -> None:
     fleet = Fleet(np.array([0.5, 0.5]), np.array([1.0, 3.0]), np.array([1.0, 1.0]))
     least = objectives(GRIDS[2], fleet, 1e5, 10**4).min()
-    monkeypatch.setattr(max_time, "START_RATIOS", ())
+    monkeypatch.setattr(max_time, "_family_starts", lambda _: [])
     assert solve_max_time(*fleet, 1e5, 10**4).objective > 2 * least
     assert solve_max_time(*fleet, 1e5, 10**4, certified=True).objective <= least * (1 + 1e-10)
 

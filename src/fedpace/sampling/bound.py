@@ -34,6 +34,7 @@ def variance_term(q: ArrayLike, weights: ArrayLike, grad_norms: ArrayLike) -> fl
     """
     p = positive_column("weights", weights)
     norms = column("grad_norms", grad_norms)
+    refuse_first("grad_norms", norms, norms < 0, "be at least 0", "report a norm, not a slope")
     probability = probabilities(q, p.size)
     if norms.size != p.size:
         raise InputError(

@@ -199,7 +199,7 @@ def _least_over_y(h: Callable[[float], float], low: float, high: float) -> float
     The chord below h is α + β y, and (α + β y)² / (4 y) is least at y = α/β: evaluate h
     there, where the bound is lowest, until chords and values agree.
     """
-    values = {y: h(y) for y in (low, high)}
+    values = {y: h(y) for y in (low, max(high, low * (1 + 1e-9)))}
     while True:
         points = sorted(values)
         pairs = itertools.pairwise(points)

@@ -13,10 +13,12 @@ from fedpace.profile import (
     FloatArray,
     IntArray,
     Profile,
+    one_per_client,
     positive_column,
     positive_count,
     probabilities,
     refuse_first,
+    shares,
 )
 from fedpace.sampling.bound import variance_term
 from fedpace.sampling.round_time import expected_round_time
@@ -64,7 +66,7 @@ class Everyone:
     weights: FloatArray
 
     def __init__(self, weights: ArrayLike) -> None:
-        object.__setattr__(self, "weights", positive_column("weights", weights))
+        object.__setattr__(self, "weights", shares(weights))
 
     def draw(self, rng: np.random.Generator) -> Draw:
         """Return all clients; `rng` is not used."""
@@ -72,7 +74,7 @@ class Everyone:
 
     def expected_round_time(self, times: ArrayLike) -> float:
         """Return the time of the slowest client."""
-        return float(positive_column("times", times).max())
+        return float(one_per_client("times", positive_column("times", times), self.weights).max())
 
     def variance_term(self, profile: Profile) -> float:
         """Return 0: nothing is sampled."""
@@ -117,7 +119,7 @@ class WithReplacement:
     def __init__(
         self, q: ArrayLike, k: int, weights: ArrayLike, *, solution: Solution | None = None
     ) -> None:
-        p = positive_column("weights", weights)
+        p = shares(weights)
         probability = probabilities(q, p.size)
         refuse_first(
             "q", probability, probability == 0, "be positive",
@@ -166,7 +168,7 @@ class Published:
     weights: FloatArray
 
     def __init__(self, k: int, weights: ArrayLike) -> None:
-        p = positive_column("weights", weights)
+        p = shares(weights)
         object.__setattr__(self, "k", min(positive_count("k", k), p.size))
         object.__setattr__(self, "weights", p)
 

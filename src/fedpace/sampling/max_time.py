@@ -145,7 +145,10 @@ def _starts(fleet: _Fleet) -> tuple[float, list[FloatArray]]:
 
 
 def _family_starts(fleet: _Fleet) -> list[FloatArray]:
-    return [_mean_time_optimum(fleet, ratio) for ratio in START_RATIOS]
+    # To hardly ever meet a client in K draws its q must be below 1/K, and along the family
+    # q falls with the root of c: hence K².
+    rare = (float(fleet.k) ** 2, 100.0 * fleet.k**2)
+    return [_mean_time_optimum(fleet, ratio) for ratio in (*START_RATIOS, *rare)]
 
 
 def _mean_time_optimum(fleet: _Fleet, c: float) -> FloatArray:

@@ -195,14 +195,13 @@ def _floored_member(
     shape = importance / np.sqrt(excess + unknown)
     scale = 1 / float(shape.sum())
     floored = shape * scale < floors
-    count = int(floored.sum())
-    while count:
+    joined = floored
+    while joined.any():
         free = ~floored
         scale = (1 - float(floors[floored].sum())) / float(shape[free].sum())
-        floored = shape * scale < floors
-        if int(floored.sum()) == count:
-            break
-        count = int(floored.sum())
+        # Rounding may put a client that meets its floor exactly to either side: none leaves again.
+        joined = free & (shape * scale < floors)
+        floored |= joined
     shape *= scale
     return np.maximum(shape, floors, out=shape), scale
 

@@ -63,7 +63,8 @@ def plan(
     k = positive_count("k", k)
     reference = uniform_cost(profile, k)
     for each in (k,) if ks is None else ks:
-        at = _at(profile, k, positive_count("k", each))
+        each = positive_count("k", each)
+        at = _at(profile, k, each)
         cap = max_weight
         if cap is not None and each < k:
             cap = max(cap, 1 / each)

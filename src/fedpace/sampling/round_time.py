@@ -100,6 +100,8 @@ def sorted_marginal_times(q: FloatArray, times: FloatArray, k: int) -> MarginalT
     gaps = np.diff(times)
     log_cdf, tail = _log_cdf(q)
     round_time = float(times[0] - np.expm1(k * log_cdf) @ gaps)
+    if k == 1:
+        log_cdf = np.zeros_like(log_cdf)  # C^0 = 1, also where C = 0
     log_cdf *= k - 1
     excess = np.zeros_like(times)
     np.exp(log_cdf, out=excess[1:])
