@@ -210,7 +210,16 @@ def _root(function: Callable[[float], float], low: float, high: float) -> tuple[
     # Imported on first use: scipy.optimize alone takes longer to import than all of fedpace.
     from scipy.optimize import brentq
 
+    # SciPy's wrapper refers to itself and lives until the garbage collector comes round; through
+    # the emptied list it does not keep the function's vectors of length N alive as well.
+    held = [function]
     root, details = brentq(
-        function, low, high, xtol=ROOT_TOLERANCE, rtol=ROOT_TOLERANCE, full_output=True
+        lambda at: held[0](at),
+        low,
+        high,
+        xtol=ROOT_TOLERANCE,
+        rtol=ROOT_TOLERANCE,
+        full_output=True,
     )
+    held.clear()
     return float(root), int(details.function_calls)
