@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import fedpace
+from fedpace.cli_data import data_app
 from fedpace.cli_report import report_command
 from fedpace.cli_run import run_command
 from fedpace.clients_file import Clients, read_clients, write_example, write_probabilities
@@ -51,6 +52,7 @@ app.command(
     epilog="Example:  fedpace run simulation-1 --schemes uniform,optimal-mean --seeds 2 --out runs",
 )(run_command)
 app.command("report", epilog="Example:  fedpace report runs")(report_command)
+app.add_typer(data_app, name="data")
 
 CLIENTS = typer.Argument(
     help="CSV with columns samples (or weight), time in seconds, grad_norm; optionally client.",

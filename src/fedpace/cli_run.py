@@ -66,14 +66,27 @@ def run_command(
         str | None,
         typer.Option(help="Run on a Dask cluster, such as tcp://10.0.0.1:8786, instead."),
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where datasets are kept; FEDPACE_DATA says the same.",
+            show_default="the user's cache",
+        ),
+    ] = None,
 ) -> None:
     """Run a study: every scheme with every seed; what is stored already is not run again."""
     _need_studies()
+    from fedpace.data.cache import look_in
+    from fedpace.studies.experiment import check_at_hand
     from fedpace.studies.runner import checked_jobs, run_study
     from fedpace.studies.store import Store
     from fedpace.studies.study import load_study
 
     study = load_study(setup, overrides or ())
+    look_in(data)
+    if scheduler is None:
+        check_at_hand(study)
     names = named_schemes(schemes)
     numbers = _seeds(seeds, first_seed)
     if processes is not None:

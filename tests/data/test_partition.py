@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -156,6 +156,40 @@ def test_a_class_that_runs_out_is_replaced_by_another() -> None:
     for seed in range(20):
         parts = classes_per_client(labels, [3, 3], rng(seed), fewest=1, most=1)
         assert sorted(np.concatenate(parts).tolist()) == list(range(6))
+
+
+@given(
+    counts=st.lists(st.integers(1, 40), min_size=2, max_size=8),
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=8),
+    seed=st.integers(0, 100),
+    data=st.data(),
+)
+def test_rare_classes_give_no_client_more_classes_than_allowed(
+    counts: list[int], sizes: list[int], seed: int, data: st.DataObject
+) -> None:
+    labels = np.repeat(np.arange(len(counts)), counts)
+    most = data.draw(st.integers(1, len(counts)))
+    # So much that `most` classes have room for the largest client when all others have theirs.
+    assume(max(sizes) * len(counts) <= most * (len(labels) - sum(sizes)))
+    parts = classes_per_client(labels, sizes, rng(seed), fewest=1, most=most)
+    assert [part.size for part in parts] == sizes
+    assert len(set(np.concatenate(parts).tolist())) == sum(sizes)
+    assert max(len(set(labels[part].tolist())) for part in parts) <= most
+
+
+def test_a_class_that_runs_out_is_exchanged_and_the_number_of_classes_stays() -> None:
+    labels = np.repeat(np.arange(6), [5, 5, 5, 100, 100, 100])
+    for seed in range(30):
+        parts = classes_per_client(labels, [40, 30, 20, 10], rng(seed), fewest=2, most=2)
+        for part in parts:
+            counts = np.unique(labels[part], return_counts=True)[1]
+            assert counts.tolist() == [part.size // 2] * 2
+
+
+def test_a_client_too_large_for_equal_shares_takes_what_there_is() -> None:
+    labels = np.repeat(np.arange(4), [50, 30, 10, 10])
+    (part,) = classes_per_client(labels, [85], rng(), fewest=1, most=3)
+    assert np.bincount(labels[part], minlength=4).tolist() == [45, 30, 10, 0]
 
 
 def test_a_small_concentration_gives_few_classes_and_a_large_one_all() -> None:

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from fedpace.errors import InputError
-from fedpace.studies.study import load_study, setups
+from fedpace.studies.study import ImagesSection, SyntheticSection, load_study, setups
 
 SMALL = """
 name = "small"
@@ -39,6 +39,7 @@ def test_simulation_1_is_the_papers() -> None:
     study = load_study("simulation-1")
     assert (study.training.k, study.training.local_steps, study.training.batch) == (10, 50, 24)
     assert study.training.schedule == "inverse:0.1"
+    assert isinstance(study.data, SyntheticSection)
     assert (study.data.sizes, study.data.alpha, study.data.beta) == ("paper", 1, 1)
     assert study.devices.times == "exponential:1"
     assert study.paper["optimal-mean"] == 445.5
@@ -73,6 +74,7 @@ def test_overrides_are_read_as_toml_or_as_plain_text(tmp_path: Path) -> None:
         ],
     )
     assert study.training.k == 5
+    assert isinstance(study.data, SyntheticSection)
     assert study.data.alpha == 0.5
     assert study.sampling.oracle is True
     assert study.devices.times == "uniform:0.2:7"
@@ -188,3 +190,45 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="cannot be read"):
         load_study(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "clients", "samples", "most", "times"),
+    [
+        ("simulation-2", "mnist", 100, 15129, 6, "exponential:1"),
+        ("prototype-simulated", "emnist-lower", 40, 33036, 10, "uniform:0.187:7.159"),
+    ],
+)
+def test_the_setups_on_images_are_the_papers(
+    name: str, kind: str, clients: int, samples: int, most: int, times: str
+) -> None:
+    study = load_study(name)
+    assert isinstance(study.data, ImagesSection)
+    assert (study.data.kind, study.data.clients, study.data.samples) == (kind, clients, samples)
+    assert (study.data.fewest_classes, study.data.most_classes) == (1, most)
+    assert study.devices.times == times
+    assert (study.training.local_steps, study.training.batch) == (50, 24)
+    assert study.training.schedule == "inverse:0.1"
+    assert study.training.k == clients // 10
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.kind=mnits", "'data.kind' is 'mnits'; did you mean 'mnist'?"),
+        ("data.kind=none", "'data.kind' is missing; see the setups that come with fedpace"),
+        ("data.alhpa=1", "'data.alhpa' is not a known field; did you mean 'alpha'?"),
+        ("data.alpha=-1", "'data.alpha' is -1; input should be greater than or equal to 0"),
+        ("data.pixels=unit", "'data.pixels' is not a known field; use one of: "),
+        ("model.kind=lenet5", "lenet5 takes images; set data.kind to mnist or emnist-lower"),
+    ],
+)
+def test_what_does_not_fit_the_kind_of_data_is_refused(override: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_study("simulation-1", [override])
+    assert message in str(caught.value)
+
+
+def test_lenet_in_double_precision_is_refused() -> None:
+    with pytest.raises(InputError, match="set model.precision to single"):
+        load_study("simulation-2", ["model.precision=double"])

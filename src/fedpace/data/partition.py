@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -148,8 +149,10 @@ def classes_per_client(
     """Give each client a few classes, and `sizes` samples spread evenly over them.
 
     The number of a client's classes is drawn between `fewest` and `most`, independently of its
-    size, and then which classes. Where the samples of all its classes have been dealt out, a
-    client gets one more class. No sample is dealt out twice before all have been once.
+    size, and then which classes. Where more of a class is wanted than there is, smaller clients
+    exchange it for one that has room, or get more classes, up to `most`. Only where that does not
+    suffice either, because clients want nearly all of the pool, does a client get more than
+    `most`. No sample is dealt out twice before all have been once.
 
     Parameters
     ----------
@@ -190,21 +193,22 @@ def classes_per_client(
             f"sizes must be at least fewest = {fewest}, got {amounts[client]} for client "
             f"{client}; lower fewest"
         )
-    wishes = np.zeros((amounts.size, kinds))
     wanted = []
-    for i, size in enumerate(amounts.tolist()):
+    for size in amounts.tolist():
         # Drawn before it is cut to the size, so that it does not depend on the size otherwise.
         count = min(int(rng.integers(fewest, most, endpoint=True)), size)
-        own = rng.choice(kinds, count, replace=False)
+        wanted.append(np.resize(rng.choice(kinds, count, replace=False), size))
+    _make_room(wanted, np.bincount(classes), most, rng)
+    wishes = np.zeros((amounts.size, kinds))
+    for i, own in enumerate(wanted):
         wishes[i, own] = 1
-        wanted.append(np.resize(own, size))
     order = rng.permutation(int(amounts.sum()))
     seats = np.repeat(np.arange(amounts.size), amounts)[order]
     return _filled(seats, np.concatenate(wanted)[order], wishes, classes, rng)
 
 
 def split_pool(
-    x: NDArray[np.float64],
+    x: NDArray[np.floating[Any]],
     labels: ArrayLike,
     parts: Sequence[NDArray[np.int64]],
     *,
@@ -279,6 +283,58 @@ def _checked_sizes(sizes_or_n: ArrayLike, total: int) -> NDArray[np.int64]:
             "drop clients without samples"
         )
     return array.astype(np.int64)
+
+
+def _make_room(
+    wanted: list[NDArray[np.int64]],
+    counts: NDArray[np.int64],
+    most: int,
+    rng: np.random.Generator,
+) -> None:
+    """Exchange classes of which more is wanted than there is; the largest clients choose first."""
+    if (np.bincount(np.concatenate(wanted), minlength=counts.size) <= counts).all():
+        return
+    left = counts.copy()
+    for i in sorted(range(len(wanted)), key=lambda i: -wanted[i].size):
+        wants = np.bincount(wanted[i], minlength=counts.size)
+        if (wants > left).any():
+            own = _with_room(np.flatnonzero(wants), wanted[i].size, left, most, rng)
+            if own is None:
+                continue  # more than is left: it will draw more classes when these have run out
+            wanted[i] = np.repeat(own, _even_shares(wanted[i].size, left[own]))
+            wants = np.bincount(wanted[i], minlength=counts.size)
+        left -= wants
+
+
+def _with_room(
+    own: NDArray[np.int64],
+    size: int,
+    left: NDArray[np.int64],
+    most: int,
+    rng: np.random.Generator,
+) -> NDArray[np.int64] | None:
+    """Return classes for `size` samples: no more of them, and no others, than it takes."""
+    for count in range(own.size, min(most, size) + 1):
+        roomy = left >= -(-size // count)
+        kept = own[roomy[own]]
+        others = np.setdiff1d(np.flatnonzero(roomy), kept)
+        if kept.size + others.size >= count:
+            return np.append(kept, rng.choice(others, count - kept.size, replace=False))
+    # Not in equal shares, then.
+    fullest = np.argsort(-left, kind="stable")[: min(most, size)]
+    return fullest if left[fullest].sum() >= size else None
+
+
+def _even_shares(size: int, room: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Share `size` out as evenly as there is room.
+
+    >>> _even_shares(10, np.array([9, 2, 9]))
+    array([4, 2, 4])
+    """
+    shares = np.zeros_like(room)
+    for place, entry in enumerate(np.argsort(room, kind="stable")):
+        shares[entry] = min(room[entry], (size - shares.sum()) // (room.size - place))
+    return shares
 
 
 def _filled(

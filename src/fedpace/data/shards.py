@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ class Shards:
     array([1])
     """
 
-    x: NDArray[np.float64]
+    x: NDArray[np.floating[Any]]
     y: NDArray[np.int64]
     offsets: NDArray[np.int64]
 
@@ -55,7 +55,7 @@ class Shards:
 
     @classmethod
     def from_clients(
-        cls, xs: Sequence[NDArray[np.float64]], ys: Sequence[NDArray[np.int64]]
+        cls, xs: Sequence[NDArray[np.floating[Any]]], ys: Sequence[NDArray[np.int64]]
     ) -> Shards:
         """Join one pair of arrays per client."""
         offsets = np.cumsum([0, *(len(y) for y in ys)], dtype=np.int64)
@@ -91,7 +91,9 @@ class Split(NamedTuple):
 
 
 def hold_out(
-    xs: list[NDArray[np.float64]], ys: list[NDArray[np.int64]], sizes: NDArray[np.int64]
+    xs: Sequence[NDArray[np.floating[Any]]],
+    ys: Sequence[NDArray[np.int64]],
+    sizes: NDArray[np.int64],
 ) -> Split:
     """Give each client its first `sizes` samples for training and the rest for testing."""
     train = Shards.from_clients(

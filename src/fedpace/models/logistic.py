@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpace.models.model import AnyFloats
 from fedpace.profile import FloatArray
 
 
@@ -17,12 +19,13 @@ class Logistic:
 
     The parameters are the rows of (W b), one row per class: the intercept is the weight of a
     constant feature, which `prepared` appends. Scores are laid out class by sample, so that sums
-    over classes run over long contiguous rows.
+    over classes run over long contiguous rows. `dtype` is the precision of training and
+    evaluation.
 
     >>> model = Logistic(features=2, classes=3)
     >>> model.size
     9
-    >>> x = model.prepared(np.ones((1, 2)))
+    >>> x = model.prepared_whole(np.ones((1, 2)))
     >>> start = model.initial(np.random.default_rng(0))
     >>> model.losses(start, x, np.array([0])).round(6)  # log 3
     array([1.098612])
@@ -30,6 +33,7 @@ class Logistic:
 
     features: int
     classes: int
+    dtype: type[np.floating[Any]] = np.float64
 
     @property
     def size(self) -> int:
@@ -40,12 +44,23 @@ class Logistic:
         """Return zeros, as in the paper; `rng` is not used."""
         return np.zeros(self.size)
 
-    def prepared(self, x: FloatArray) -> FloatArray:
+    def prepared(self, x: AnyFloats) -> AnyFloats:
         """Append the constant feature."""
-        return np.concatenate([x, np.ones((len(x), 1))], axis=1)
+        rows: AnyFloats = np.ones((len(x), self.features + 1), dtype=self.dtype)
+        rows[:, :-1] = x
+        return rows
+
+    def prepared_whole(self, x: AnyFloats) -> AnyFloats:
+        """Append the constant feature and lay out feature by sample.
+
+        The product with few classes takes half the time that it takes on rows.
+        """
+        columns: AnyFloats = np.ones((self.features + 1, len(x)), dtype=self.dtype)
+        columns[:-1] = x.T
+        return columns
 
     def gradients(
-        self, parameters: FloatArray, x: FloatArray, y: NDArray[np.int64], out: FloatArray
+        self, parameters: AnyFloats, x: AnyFloats, y: NDArray[np.int64], out: AnyFloats
     ) -> None:
         """Write (softmax(W x) − onehot(y)) xᵀ / batch for each of m clients."""
         m, batch = y.shape
@@ -59,26 +74,27 @@ class Logistic:
         scores.reshape(-1)[_first_class(m, batch, self.classes) + y * batch] -= 1 / batch
         np.matmul(scores, x, out=out.reshape(shape))
 
-    def losses(self, parameters: FloatArray, x: FloatArray, y: NDArray[np.int64]) -> FloatArray:
+    def losses(self, parameters: FloatArray, x: AnyFloats, y: NDArray[np.int64]) -> AnyFloats:
         """Return −log softmax(W x)[y]."""
         scores = self._scores(parameters, x)
         chosen = scores[y, np.arange(y.size)]
         top = scores.max(axis=0)
         scores -= top
         np.exp(scores, out=scores)
-        loss: FloatArray = np.log(scores.sum(axis=0))
+        loss: AnyFloats = np.log(scores.sum(axis=0))
         loss += top - chosen  # the difference first: both may be large
         return loss
 
     def correct(
-        self, parameters: FloatArray, x: FloatArray, y: NDArray[np.int64]
+        self, parameters: FloatArray, x: AnyFloats, y: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
         """Return whether y has the largest score; ties go to the first class."""
         right: NDArray[np.bool_] = self._scores(parameters, x).argmax(axis=0) == y
         return right
 
-    def _scores(self, parameters: FloatArray, x: FloatArray) -> FloatArray:
-        scores: FloatArray = parameters.reshape(self.classes, self.features + 1) @ x.T
+    def _scores(self, parameters: FloatArray, x: AnyFloats) -> AnyFloats:
+        matrix = parameters.reshape(self.classes, self.features + 1).astype(self.dtype)
+        scores: AnyFloats = matrix @ x
         return scores
 
 

@@ -1,11 +1,14 @@
 """What the simulator asks of a model; parameters are one flat vector."""
 
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.profile import FloatArray
+
+# In the precision that the model trains in.
+AnyFloats: TypeAlias = NDArray[np.floating[Any]]
 
 
 class Model(Protocol):
@@ -15,24 +18,32 @@ class Model(Protocol):
     def size(self) -> int:
         """The number of parameters, P."""
 
+    @property
+    def dtype(self) -> type[np.floating[Any]]:
+        """The precision that clients train in; the server adds up in float64."""
+
     def initial(self, rng: np.random.Generator) -> FloatArray:
         """Return the parameters that training starts from, of shape (P,)."""
 
-    def prepared(self, x: FloatArray) -> FloatArray:
-        """Return all inputs in the form that the methods below take; called once."""
+    def prepared(self, x: AnyFloats) -> AnyFloats:
+        """Return all inputs, a row each, in the form that `gradients` takes; called once."""
+
+    def prepared_whole(self, x: AnyFloats) -> AnyFloats:
+        """Return all inputs in the form that `losses` and `correct` take; called once."""
 
     def gradients(
-        self, parameters: FloatArray, x: FloatArray, y: NDArray[np.int64], out: FloatArray
+        self, parameters: AnyFloats, x: AnyFloats, y: NDArray[np.int64], out: AnyFloats
     ) -> None:
         """Write the mean gradient of m batches, each at its own parameters, to `out`.
 
-        `parameters` and `out` are (m, P), `x` is (m, batch, …), `y` is (m, batch).
+        `parameters` and `out` are (m, P) in the model's precision, `x` is (m, batch, …) and `y`
+        (m, batch).
         """
 
-    def losses(self, parameters: FloatArray, x: FloatArray, y: NDArray[np.int64]) -> FloatArray:
+    def losses(self, parameters: FloatArray, x: AnyFloats, y: NDArray[np.int64]) -> AnyFloats:
         """Return each sample's loss at `parameters`."""
 
     def correct(
-        self, parameters: FloatArray, x: FloatArray, y: NDArray[np.int64]
+        self, parameters: FloatArray, x: AnyFloats, y: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
         """Return whether each sample is classified right at `parameters`."""

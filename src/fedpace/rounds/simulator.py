@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedpace.data.shards import Split
 from fedpace.devices.round_times import RoundTimes
-from fedpace.models.model import Model
+from fedpace.models.model import AnyFloats, Model
 from fedpace.profile import FloatArray, IntArray
 from fedpace.rounds.backend import Evaluation, Reply
 from fedpace.sampling.design import Draw
@@ -70,54 +70,60 @@ class Simulator:
         """Run E local steps of every drawn client."""
         clients = draw.clients
         rows = self._batches(round_index, clients)
-        local = np.tile(parameters, (clients.size, 1))
+        labels = self.data.train.y.take(rows)
+        sent = parameters.astype(self.model.dtype)
+        local = np.tile(sent, (clients.size, 1))
         gradient = np.empty_like(local)
         squares = np.zeros(clients.size)
         rates = learning_rate if draw.rates is None else learning_rate * draw.rates[:, None]
         for step in range(self.local_steps):
-            x = self._train_x.take(rows[:, step], axis=0)
-            y = self.data.train.y.take(rows[:, step])
-            self.model.gradients(local, x, y, gradient)
+            x = self._train_x.take(rows[step], axis=0)
+            self.model.gradients(local, x, labels[step], gradient)
             norms = np.einsum("ij,ij->i", gradient, gradient)
             squares += norms
             self._descend(local, gradient, norms, rates)
         return Reply(
             clients,
-            local - parameters,
+            (local - sent).astype(np.float64),
             self.times.at(round_index, clients),
             np.sqrt(squares / self.local_steps),
         )
 
     def evaluate(self, parameters: FloatArray) -> Evaluation:
         """Return the mean loss over all training samples and the accuracy on all held out."""
-        losses = self.model.losses(parameters, self._train_x, self.data.train.y)
-        right = self.model.correct(parameters, self._test_x, self.data.test.y)
-        return Evaluation(float(losses.mean()), float(right.mean()))
+        losses = self.model.losses(parameters, self._whole_train_x, self.data.train.y)
+        right = self.model.correct(parameters, self._whole_test_x, self.data.test.y)
+        return Evaluation(float(losses.mean(dtype=np.float64)), float(right.mean()))
 
     def _descend(
-        self, local: FloatArray, gradient: FloatArray, norms: FloatArray, rates: float | FloatArray
+        self, local: AnyFloats, gradient: AnyFloats, norms: AnyFloats, rates: float | FloatArray
     ) -> None:
         if self.clip is not None:
-            gradient *= np.minimum(1, self.clip / np.sqrt(np.maximum(norms, 1e-300)))[:, None]
+            least = np.finfo(norms.dtype).tiny  # so that a zero gradient stays one
+            gradient *= np.minimum(1, self.clip / np.sqrt(np.maximum(norms, least)))[:, None]
         if self.weight_decay:
             gradient += self.weight_decay * local
         gradient *= rates
         local -= gradient
 
     def _batches(self, round_index: int, clients: IntArray) -> NDArray[np.int64]:
-        """Return the rows of x that each client uses in each step, (m, E, batch)."""
+        """Return the rows of x that each client uses in each step, (E, m, batch)."""
         offsets = self.data.train.offsets
-        rows = np.empty((clients.size, self.local_steps, self.batch), dtype=np.int64)
+        rows = np.empty((self.local_steps, clients.size, self.batch), dtype=np.int64)
         for i, client in enumerate(clients.tolist()):
             rng = self.seeds.stream("batch", round_index, client)
             first, end = offsets[client : client + 2].tolist()
-            rows[i] = rng.integers(first, end, size=rows.shape[1:])
+            rows[:, i] = rng.integers(first, end, size=(self.local_steps, self.batch))
         return rows
 
     @cached_property
-    def _train_x(self) -> FloatArray:
+    def _train_x(self) -> AnyFloats:
         return self.model.prepared(self.data.train.x)
 
     @cached_property
-    def _test_x(self) -> FloatArray:
-        return self.model.prepared(self.data.test.x)
+    def _whole_train_x(self) -> AnyFloats:
+        return self.model.prepared_whole(self.data.train.x)
+
+    @cached_property
+    def _whole_test_x(self) -> AnyFloats:
+        return self.model.prepared_whole(self.data.test.x)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedpace.data.image_files import pool_files
+from fedpace.data.images import CLASSES, image_split, load_pool, standardised
 from fedpace.data.partition import power_law_sizes
 from fedpace.data.shards import Split
 from fedpace.data.synthetic import PAPER_SIZES, synthetic
 from fedpace.devices.distributions import usual_times
 from fedpace.devices.round_times import RoundTimes, Steady, Varying
-from fedpace.errors import InputError, nearest
+from fedpace.errors import InputError, MissingExtraError, nearest
 from fedpace.estimation.adaptive import (
     Outcome,
     Pilots,
@@ -21,13 +26,14 @@ from fedpace.estimation.adaptive import (
 )
 from fedpace.estimation.gradients import estimated_grad_norms
 from fedpace.models.logistic import Logistic
+from fedpace.models.model import Model
 from fedpace.profile import FloatArray, Profile
 from fedpace.rounds import schedules
 from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.schemes import SCHEMES, VARIANTS, Scheme
 from fedpace.seeds import Seeds
-from fedpace.studies.study import Study
+from fedpace.studies.study import ImagesSection, Study, SyntheticSection
 
 # Schemes that need nothing but the sample counts: no pilots.
 WITHOUT_PILOTS = ("full", "uniform", "weighted", "uniform-published")
@@ -97,6 +103,16 @@ def known_scheme(name: str) -> Scheme:
     return schemes[name]
 
 
+def check_at_hand(study: Study) -> None:
+    """Say what a study's runs would miss here: the files of its images, or PyTorch."""
+    if isinstance(study.data, ImagesSection):
+        pool_files(study.data.kind)
+    if study.model.kind == "lenet5" and find_spec("torch") is None:
+        raise MissingExtraError(
+            "lenet5 needs PyTorch; install it with: pip install 'fedpace[torch]'"
+        )
+
+
 def simulator(study: Study, seed: int) -> Simulator:
     """Build the backend of a run: all schemes of a seed share data, initial model and times."""
     seeds = Seeds(seed)
@@ -105,7 +121,7 @@ def simulator(study: Study, seed: int) -> Simulator:
     training = study.training
     return Simulator(
         data,
-        Logistic(data.train.x.shape[1], study.data.classes),
+        model(study, data),
         round_times(study, usual, seeds),
         seeds,
         local_steps=training.local_steps,
@@ -119,15 +135,19 @@ def split(study: Study, seed: int) -> Split:
     """Draw the data: the study's one draw, or this run's own."""
     section = study.data
     rng = Seeds(seed if section.seed is None else section.seed).stream("data")
+    if isinstance(section, ImagesSection):
+        pool = load_pool(section.kind)
+        return image_split(
+            standardised(pool) if section.pixels == "standard" else pool,
+            _power_law_sizes(section, rng),
+            rng,
+            fewest=section.fewest_classes,
+            most=section.most_classes,
+            test_share=section.test_share,
+        )
     sizes = np.array(PAPER_SIZES)
     if section.sizes == "power-law":
-        sizes = power_law_sizes(
-            section.clients,
-            section.samples,
-            rng,
-            exponent=section.exponent,
-            smallest=section.smallest,
-        )
+        sizes = _power_law_sizes(section, rng)
     return synthetic(
         sizes,
         rng,
@@ -136,6 +156,32 @@ def split(study: Study, seed: int) -> Split:
         features=section.features,
         classes=section.classes,
         test_share=section.test_share,
+    )
+
+
+def model(study: Study, data: Split) -> Model:
+    """Return what clients train."""
+    section = study.data
+    classes = section.classes if isinstance(section, SyntheticSection) else CLASSES[section.kind]
+    if study.model.kind == "logistic":
+        dtype = np.float32 if study.model.precision == "single" else np.float64
+        return Logistic(data.train.x.shape[1], classes, dtype)
+    from fedpace.models.lenet import lenet5
+    from fedpace.models.torch_model import TorchModel
+
+    # One thread: runs share the cores between them, and the numbers do not depend on how many.
+    return TorchModel(partial(lenet5, classes), input_shape=(1, 28, 28), threads=1)
+
+
+def _power_law_sizes(
+    section: SyntheticSection | ImagesSection, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    return power_law_sizes(
+        section.clients,
+        section.samples,
+        rng,
+        exponent=section.exponent,
+        smallest=section.smallest,
     )
 
 

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
@@ -17,14 +17,16 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 AtLeastZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class DataSection(_Section):
-    """What clients hold.
+class SyntheticSection(_Section):
+    """What clients hold: Synthetic(α, β).
 
     `seed` fixes one draw of the data for all runs; without it every run draws its own.
     """
@@ -39,14 +41,37 @@ class DataSection(_Section):
     samples: Count = 20509
     exponent: Positive = 1.5
     smallest: Count = 46
-    test_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    seed: Annotated[int, Field(ge=0)] | None = None
+    test_share: Share = 0.1
+    seed: Seed | None = None
+
+
+class ImagesSection(_Section):
+    """What clients hold: images, of a few classes each; `samples` of them for training.
+
+    `pixels` are in [0, 1] ("unit"), or shifted and scaled to mean 0 and variance 1 over all images
+    ("standard").
+    """
+
+    kind: Literal["mnist", "emnist-lower"]
+    pixels: Literal["unit", "standard"] = "unit"
+    clients: Count
+    samples: Count
+    exponent: Positive = 1.5
+    smallest: Count = 10
+    fewest_classes: Count = 1
+    most_classes: Count = 10
+    test_share: Share = 0.1
+    seed: Seed | None = None
+
+
+DataSection = Annotated[SyntheticSection | ImagesSection, Field(discriminator="kind")]
 
 
 class ModelSection(_Section):
-    """What they train."""
+    """What they train, and in which precision; LeNet-5 takes images and single precision."""
 
-    kind: Literal["logistic"] = "logistic"
+    kind: Literal["logistic", "lenet5"] = "logistic"
+    precision: Literal["single", "double"] = "single"
 
 
 class DevicesSection(_Section):
@@ -119,6 +144,14 @@ class Study(_Section):
     stop: StopSection
     paper: dict[str, float] = {}
 
+    @model_validator(mode="after")
+    def _fits(self) -> Study:
+        if self.model.kind == "lenet5" and self.data.kind == "synthetic":
+            raise ValueError("lenet5 takes images; set data.kind to mnist or emnist-lower")
+        if self.model.kind == "lenet5" and self.model.precision == "double":
+            raise ValueError("lenet5 trains in single precision; set model.precision to single")
+        return self
+
 
 def load_study(name_or_path: str, overrides: Iterable[str] = ()) -> Study:
     """Read a setup that comes with fedpace, or a TOML file, and apply `section.field=value`.
@@ -183,14 +216,33 @@ def _apply(values: dict[str, Any], override: str) -> None:
 
 def _first_problem(error: ErrorDetails) -> str:
     """Say what is wrong with which field, its value and the nearest known field."""
-    path = [str(part) for part in error["loc"]]
+    section, path = _located([str(part) for part in error["loc"]])
     field = ".".join(path)
     if error["type"] == "extra_forbidden":
-        section: Any = Study
-        for part in path[:-1]:
-            section = section.model_fields[part].annotation
         hint = nearest(path[-1], section.model_fields)
         return f"'{field}' is not a known field; {hint}"
     if error["type"] == "missing":
         return f"'{field}' is missing; see the setups that come with fedpace"
-    return f"'{field}' is {error['input']!r}; {error['msg'][0].lower()}{error['msg'][1:]}"
+    if error["type"] == "union_tag_invalid":
+        got, known = error["ctx"]["tag"], error["ctx"]["expected_tags"].replace("'", "")
+        return f"'{field}.kind' is '{got}'; {nearest(str(got), known.split(', '))}"
+    if error["type"] == "union_tag_not_found":
+        return f"'{field}.kind' is missing; see the setups that come with fedpace"
+    message = error["msg"].removeprefix("Value error, ")
+    message = f"{message[0].lower()}{message[1:]}"
+    return f"'{field}' is {error['input']!r:.200}; {message}" if field else message
+
+
+def _located(path: list[str]) -> tuple[type[BaseModel], list[str]]:
+    """Return the section of a field, and its path without the kind that Pydantic adds."""
+    kinds: dict[str, type[BaseModel]] = {
+        kind: section
+        for section in (SyntheticSection, ImagesSection)
+        for kind in get_args(section.model_fields["kind"].annotation)
+    }
+    if path[:1] == ["data"] and len(path) > 1:
+        return kinds[path[1]], [path[0], *path[2:]]
+    section: Any = Study
+    for part in path[:-1]:
+        section = section.model_fields[part].annotation
+    return section, path
