@@ -230,5 +230,5 @@ def test_what_does_not_fit_the_kind_of_data_is_refused(override: str, message: s
 
 
 def test_lenet_in_double_precision_is_refused() -> None:
-    with pytest.raises(InputError, match="set model.precision to single"):
+    with pytest.raises(InputError, match=r"set model\.precision to single"):
         load_study("simulation-2", ["model.precision=double"])

@@ -1,6 +1,13 @@
 """LeNet-5 for images of 28 × 28."""
 
-from torch import nn
+from fedpace.errors import MissingExtraError
+
+try:
+    from torch import nn
+except ModuleNotFoundError:
+    raise MissingExtraError(
+        "LeNet-5 needs torch; install it with: pip install 'fedpace[torch]'"
+    ) from None
 
 
 def lenet5(classes: int = 10) -> nn.Sequential:

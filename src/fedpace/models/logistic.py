@@ -18,8 +18,7 @@ class Logistic:
     """Softmax of W x + b with the cross-entropy loss.
 
     The parameters are the rows of (W b), one row per class: the intercept is the weight of a
-    constant feature, which `prepared` appends. Scores are laid out class by sample, so that sums
-    over classes run over long contiguous rows. `dtype` is the precision of training and
+    constant feature, which `prepared` appends. `dtype` is the precision of training and
     evaluation.
 
     >>> model = Logistic(features=2, classes=3)
@@ -65,14 +64,18 @@ class Logistic:
         """Write (softmax(W x) − onehot(y)) xᵀ / batch for each of m clients."""
         m, batch = y.shape
         shape = (m, self.classes, self.features + 1)
-        scores = np.matmul(parameters.reshape(shape), x.transpose(0, 2, 1))
-        scores -= scores.max(axis=1, keepdims=True)
+        # Class by client by sample in memory: sums over classes run over long rows.
+        scores = np.empty((self.classes, m * batch), dtype=x.dtype)
+        by_client = scores.reshape(self.classes, m, batch).transpose(1, 0, 2)
+        np.matmul(parameters.reshape(shape), x.transpose(0, 2, 1), out=by_client)
+        scores -= scores.max(axis=0)
         np.exp(scores, out=scores)
-        total = scores.sum(axis=1, keepdims=True)
+        total = scores.sum(axis=0)
         total *= batch
         scores /= total
-        scores.reshape(-1)[_first_class(m, batch, self.classes) + y * batch] -= 1 / batch
-        np.matmul(scores, x, out=out.reshape(shape))
+        own_class = y.reshape(-1) * (m * batch) + _places(m * batch)
+        scores.reshape(-1)[own_class] -= 1 / batch
+        np.matmul(by_client, x, out=out.reshape(shape))
 
     def losses(self, parameters: FloatArray, x: AnyFloats, y: NDArray[np.int64]) -> AnyFloats:
         """Return −log softmax(W x)[y]."""
@@ -99,6 +102,5 @@ class Logistic:
 
 
 @lru_cache(maxsize=256)
-def _first_class(m: int, batch: int, classes: int) -> NDArray[np.int64]:
-    """Return where each sample's score of class 0 stands in (m, classes, batch), flat."""
-    return np.arange(m)[:, None] * (classes * batch) + np.arange(batch)
+def _places(count: int) -> NDArray[np.int64]:
+    return np.arange(count)

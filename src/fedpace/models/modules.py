@@ -43,7 +43,8 @@ def own_copy(module: object) -> nn.Module:
     copy: nn.Module = deepcopy(module).float()
     for each in copy.parameters():
         if each.ndim == 4:  # convolutions of images take half the time on a CPU
-            each.data = each.data.contiguous(memory_format=torch.channels_last)
+            # Not contiguous(), which leaves the strides of a single channel as they are.
+            each.data = each.data.to(memory_format=torch.channels_last)
     return copy
 
 

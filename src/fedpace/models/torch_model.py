@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import copy, deepcopy
-from functools import cached_property, partial
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedpace.errors import InputError, MissingExtraError
 from fedpace.models.model import AnyFloats
-from fedpace.profile import FloatArray
+from fedpace.profile import FloatArray, positive_count
 
 try:
     import torch
@@ -24,7 +25,8 @@ except ModuleNotFoundError:
     ) from None
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn.functional import cross_entropy
+
+from fedpace.models import modules
 
 # Samples per pass when all are evaluated: activations stay in the cache.
 AT_ONCE = 512
@@ -35,16 +37,18 @@ class TorchModel:
 
     Every gradient is that of the mean loss of a batch with the module in training mode; losses
     and accuracy are taken in evaluation mode. Random layers such as dropout draw from a stream
-    that depends on the parameters and the batch alone, so that the same seed gives the same
-    numbers whatever ran before.
+    that depends on the client's parameters and batch alone, so that the same seed gives the same
+    numbers whatever ran before and whoever else is drawn.
 
     Parameters
     ----------
     module : nn.Module, or a function of no arguments that makes one
-        With a function, such as the module's class, every seed starts from parameters of its own,
-        drawn by PyTorch's or the module's own initialisation; with a module, every run starts
-        from the parameters it has. Buffers are constants: a module that changes them, such as
-        batch normalisation with running statistics, is refused, for they are not averaged.
+        It is copied. With a function, such as the module's class, every seed starts from
+        parameters of its own, drawn by PyTorch's or the module's own initialisation; with a
+        module, every run starts from the parameters it has. Frozen parameters (`requires_grad`
+        false) and buffers are constants, those of the module given or of the first one made, and
+        no part of the vector. A module that changes its buffers is refused, for they are not
+        averaged, and so is batch normalisation, which mixes samples.
     input_shape : tuple of int, optional
         Shape of one sample, such as (1, 28, 28); rows of x are reshaped to it. By default a
         sample is a flat row.
@@ -53,15 +57,16 @@ class TorchModel:
         to "none". Cross-entropy by default.
     stacked : bool, optional
         Whether the clients of a round go through the module in one vectorised call (torch.func)
-        or one after the other. By default modules with convolutions are looped, for stacked
-        convolutions take more than twice as long on a CPU, and others stacked.
+        or one after the other. By default one after the other if the module has convolutions,
+        which take more than twice as long stacked on a CPU, draws random numbers, which would
+        depend on who else is drawn, or cannot be vectorised; the first batch tells.
     threads : int ≥ 1, optional
         PyTorch's threads while it works here; its own setting by default. Numbers may differ in
         the last digits between settings.
 
     Examples
     --------
-    >>> model = TorchModel(partial(nn.Linear, 2, 3))
+    >>> model = TorchModel(lambda: nn.Linear(2, 3))
     >>> model.size
     9
     >>> start = model.initial(np.random.default_rng(0))
@@ -80,52 +85,54 @@ class TorchModel:
         stacked: bool | None = None,
         threads: int | None = None,
     ) -> None:
-        self._make = None if isinstance(module, nn.Module) else module
-        made = module if isinstance(module, nn.Module) else _seeded(0, module)
-        if not isinstance(made, nn.Module):
-            raise InputError(
-                f"module must be a torch.nn.Module or make one, got {made!r:.60}; "
-                "give the module, or its class"
-            )
-        # Convolutions take half the time on a CPU with channels last.
-        self._module = deepcopy(made).float().to(memory_format=torch.channels_last)
-        self._names = [name for name, _ in self._module.named_parameters()]
-        self._own = list(self._module.parameters())
-        self._buffers = dict(self._module.named_buffers())
-        _refuse_running_statistics(self._module)
-        if not self._own:
-            raise InputError("module must have parameters, got none; there is nothing to train")
+        self._make = None if isinstance(module, nn.Module) or not callable(module) else module
+        self._module = modules.own_copy(
+            module if self._make is None else modules.seeded(0, self._make)
+        )
+        self._own = modules.trainable(self._module)
+        self._start = self.flat(self._module)
         self._input_shape = input_shape
-        self._loss = _per_sample(loss)
-        self.stacked = not _has_convolutions(self._module) if stacked is None else stacked
-        self._threads = threads
+        self._loss = modules.per_sample(loss)
+        loops = stacked is None and modules.has_convolutions(self._module)
+        self.stacked = False if loops else stacked
+        self._threads = (
+            None if threads is None else positive_count("threads", threads, "give 1 or more")
+        )
 
-    @cached_property
+    @property
     def size(self) -> int:
-        """The number of parameters."""
-        return sum(each.numel() for each in self._own)
+        """The number of parameters that train."""
+        return self._start.size
 
     def initial(self, rng: np.random.Generator) -> FloatArray:
         """Return the module's parameters, or those of one newly made from `rng`."""
         if self._make is None:
-            return self.flat(self._module)
-        return self.flat(_seeded(int(rng.integers(2**63)), self._make))
+            return self._start.copy()
+        return self.flat(modules.seeded(int(rng.integers(2**63)), self._make))
 
     def flat(self, module: nn.Module) -> FloatArray:
         """Return a module's parameters as one vector."""
         with torch.no_grad():
-            vector = torch.cat([each.reshape(-1) for each in module.parameters()])
-        return vector.double().numpy()
+            own = modules.trainable(module).values()
+            return torch.cat([each.reshape(-1) for each in own]).double().numpy()
 
     def module(self, parameters: FloatArray) -> nn.Module:
-        """Return a copy of the module that holds these parameters: to save it, or to use it."""
+        """Return a copy of the module that holds these parameters, ready to evaluate or save."""
         self._load(parameters)
-        return deepcopy(self._module)
+        copy: nn.Module = deepcopy(self._module)
+        return copy.eval()
 
     def prepared(self, x: AnyFloats) -> AnyFloats:
         """Return rows in float32, in the shape of the module's input."""
-        rows = np.ascontiguousarray(x, dtype=np.float32)
-        return rows if self._input_shape is None else rows.reshape(-1, *self._input_shape)
+        rows = np.require(x, np.float32, ["C", "W"])  # PyTorch shares writable arrays only
+        if self._input_shape is None:
+            return rows
+        if math.prod(self._input_shape) != x.shape[1]:
+            raise InputError(
+                f"input_shape must hold the {x.shape[1]} features of a sample, got "
+                f"{self._input_shape}; choose sizes whose product is {x.shape[1]}"
+            )
+        return rows.reshape(-1, *self._input_shape)
 
     def prepared_whole(self, x: AnyFloats) -> AnyFloats:
         """Return the same rows."""
@@ -136,40 +143,32 @@ class TorchModel:
     ) -> None:
         """Write the gradient of each of m clients' mean loss."""
         self._module.train()
-        versions = [each._version for each in self._buffers.values()]
         with self._working():
+            if self.stacked is None:
+                self.stacked = self._can_stack(parameters, x, y, out)
             if self.stacked:
                 self._gradients_stacked(parameters, x, y, out)
             else:
                 for i in range(len(y)):
                     self._gradient(parameters[i], x[i], y[i], out[i])
-        if versions != [each._version for each in self._buffers.values()]:
-            raise InputError(
-                f"module must not change its buffers while training, got {[*self._buffers]}; "
-                "they are not averaged between clients: keep them constant"
-            )
 
     def losses(self, parameters: FloatArray, x: AnyFloats, y: NDArray[np.int64]) -> AnyFloats:
         """Return each sample's loss, in evaluation mode."""
-        return self._evaluated(
-            parameters, x, y, lambda outputs, labels: self._checked_loss(outputs, labels)
-        )
+        return self._evaluated(parameters, x, y, self._checked_losses)
 
     def correct(
         self, parameters: FloatArray, x: AnyFloats, y: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
         """Return whether the largest output is that of the class, in evaluation mode."""
-        return self._evaluated(
-            parameters, x, y, lambda outputs, labels: outputs.argmax(dim=-1) == labels
-        )
+        return self._evaluated(parameters, x, y, lambda scores, y: scores.argmax(dim=-1) == y)
 
     def _gradient(
         self, parameters: AnyFloats, x: AnyFloats, y: NDArray[np.int64], out: AnyFloats
     ) -> None:
         _seed_from(parameters, x, y)
         self._load(parameters)
-        loss = self._checked_loss(self._module(torch.from_numpy(x)), torch.from_numpy(y)).mean()
-        found = torch.autograd.grad(loss, self._own, materialize_grads=True)
+        loss = self._checked_losses(self._module(_tensor(x)), _tensor(y)).mean()
+        found = torch.autograd.grad(loss, [*self._own.values()], materialize_grads=True)
         torch.cat([each.reshape(-1) for each in found], out=torch.from_numpy(out))
 
     def _gradients_stacked(
@@ -178,14 +177,27 @@ class TorchModel:
         _seed_from(parameters, x, y)
 
         def mean_loss(vector: Tensor, x: Tensor, y: Tensor) -> Tensor:
-            own = dict(zip(self._names, self._views(vector), strict=True))
-            outputs = functional_call(self._module, own, (x,))
-            return self._checked_loss(outputs, y).mean()
+            outputs = functional_call(self._module, self._views(vector), (x,))
+            return self._checked_losses(outputs, y).mean()
 
         found = vmap(grad(mean_loss), randomness="different")(
-            torch.from_numpy(parameters), torch.from_numpy(x), torch.from_numpy(y)
+            _tensor(parameters), _tensor(x), _tensor(y)
         )
         torch.from_numpy(out).copy_(found)
+
+    def _can_stack(
+        self, parameters: AnyFloats, x: AnyFloats, y: NDArray[np.int64], out: AnyFloats
+    ) -> bool:
+        """Say whether the module can be vectorised, fast, and without drawing random numbers."""
+        _seed_from(parameters, x, y)
+        before = torch.get_rng_state()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # PyTorch warns of operations that it would loop
+                self._gradients_stacked(parameters, x, y, out)
+        except (RuntimeError, Warning):
+            return False
+        return torch.equal(before, torch.get_rng_state())
 
     def _evaluated(
         self,
@@ -196,36 +208,37 @@ class TorchModel:
     ) -> NDArray[Any]:
         self._module.eval()
         self._load(parameters)
+        found = []
         with self._working(), torch.inference_mode():
-            found = [
-                measure(self._module(inputs), labels)
-                for inputs, labels in zip(
-                    torch.from_numpy(x).split(AT_ONCE),
-                    torch.from_numpy(y).split(AT_ONCE),
-                    strict=True,
-                )
-            ]
+            for inputs, labels in zip(
+                torch.split(_tensor(x), AT_ONCE), torch.split(_tensor(y), AT_ONCE), strict=True
+            ):
+                scores = self._module(inputs)
+                modules.check_scores(scores, len(labels))
+                modules.check_classes(labels, scores.shape[1])
+                found.append(measure(scores, labels))
         return torch.cat(found).numpy()
 
-    def _checked_loss(self, outputs: Tensor, y: Tensor) -> Tensor:
-        losses = self._loss(outputs, y)
-        if losses.shape != y.shape:
-            raise InputError(
-                f"loss must give one value per sample, got shape {tuple(losses.shape)} for "
-                f"{tuple(y.shape)} samples; use reduction='none'"
-            )
+    def _checked_losses(self, scores: Tensor, y: Tensor) -> Tensor:
+        modules.check_scores(scores, len(y))
+        losses = self._loss(scores, y)
+        modules.check_losses(losses, len(y))
         return losses
 
     def _load(self, parameters: AnyFloats) -> None:
         """Write a flat vector into our own copy of the module."""
+        vector = _tensor(np.asarray(parameters, dtype=np.float32))
         with torch.no_grad():
-            for own, value in zip(self._own, self._views(_tensor(parameters)), strict=True):
-                own.copy_(value)
+            for name, value in self._views(vector).items():
+                self._own[name].copy_(value)
 
-    def _views(self, vector: Tensor) -> list[Tensor]:
-        """Return the parts of a flat vector, in the parameters' shapes."""
-        parts = vector.split([each.numel() for each in self._own])
-        return [part.view(each.shape) for part, each in zip(parts, self._own, strict=True)]
+    def _views(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return the parts of a flat vector by name, in the parameters' shapes."""
+        parts = torch.split(vector, [each.numel() for each in self._own.values()])
+        return {
+            name: part.view(each.shape)
+            for (name, each), part in zip(self._own.items(), parts, strict=True)
+        }
 
     @contextmanager
     def _working(self) -> Iterator[None]:
@@ -234,47 +247,19 @@ class TorchModel:
         if self._threads is not None:
             torch.set_num_threads(self._threads)
         try:
-            with torch.random.fork_rng(devices=[]):
+            with torch.random.fork_rng(devices=[]), modules.constant_buffers(self._module):
                 yield
         finally:
             torch.set_num_threads(before)
 
 
-def _seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
-    """Make a module with PyTorch's random state set, and put back after."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        return make()
-
-
-def _tensor(parameters: AnyFloats) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(parameters, dtype=np.float32))
+def _tensor(array: NDArray[Any]) -> Tensor:
+    """Share an array with PyTorch, which takes neither read-only ones nor negative strides."""
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
 def _seed_from(parameters: AnyFloats, x: AnyFloats, y: NDArray[np.int64]) -> None:
     """Seed random layers from what is trained on what; a part of it tells steps apart."""
-    digest = zlib.crc32(parameters[..., -256:].tobytes(), zlib.crc32(x[:1], zlib.crc32(y)))
+    digest = zlib.crc32(x[:1].tobytes(), zlib.crc32(y.tobytes()))
+    digest = zlib.crc32(parameters[..., -256:].tobytes(), digest)
     torch.default_generator.manual_seed(digest)
-
-
-def _per_sample(loss: Callable[[Tensor, Tensor], Tensor] | None) -> Callable[..., Tensor]:
-    if loss is None:
-        return partial(cross_entropy, reduction="none")
-    if hasattr(loss, "reduction"):
-        loss = copy(loss)
-        loss.reduction = "none"
-    return loss
-
-
-def _refuse_running_statistics(module: nn.Module) -> None:
-    for name, each in module.named_modules():
-        if getattr(each, "running_mean", None) is not None:
-            raise InputError(
-                f"module must not keep running statistics, got '{name}' "
-                f"({type(each).__name__}); they are not averaged between clients: use GroupNorm, "
-                "or track_running_stats=False"
-            )
-
-
-def _has_convolutions(module: nn.Module) -> bool:
-    return any(isinstance(each, nn.modules.conv._ConvNd) for each in module.modules())

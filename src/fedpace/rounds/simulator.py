@@ -79,7 +79,7 @@ class Simulator:
         for step in range(self.local_steps):
             x = self._train_x.take(rows[step], axis=0)
             self.model.gradients(local, x, labels[step], gradient)
-            norms = np.einsum("ij,ij->i", gradient, gradient)
+            norms = np.vecdot(gradient, gradient)
             squares += norms
             self._descend(local, gradient, norms, rates)
         return Reply(

@@ -1,0 +1,150 @@
+"""A few rounds of the studies on images: real files where they are, look-alikes otherwise."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpace.data.images import CLASSES
+from fedpace.sampling.schemes import SCHEMES
+from fedpace.studies import experiment
+from fedpace.studies.experiment import model, run_one, simulator, split
+from fedpace.studies.study import Study, load_study
+from tests.data.idx_files import write_split
+from tests.studies.tiny import run_here, stored
+
+SMALL = [
+    "data.clients=8",
+    "data.samples=400",
+    "training.k=3",
+    "training.local_steps=3",
+    "training.batch=4",
+    "pilots.thresholds=[0.5]",
+    "pilots.rounds=2",
+    "stop.loss=0.01",
+    "stop.rounds=3",
+]
+NAMES = ("simulation-2", "prototype-simulated")
+FILES = {
+    "simulation-2": ("mnist", "train", 0),
+    "prototype-simulated": ("emnist", "emnist-lower", 36),
+}
+
+
+def look_alikes(folder: Path) -> None:
+    """Write files of the right form, in which a class is a square in a place of its own."""
+    rng = np.random.default_rng(0)
+    for setup, (dataset, stem, first) in FILES.items():
+        kinds = CLASSES[load_study(setup).data.kind]
+        labels = np.arange(60_000 if dataset == "mnist" else 2_000) % kinds
+        images = rng.integers(0, 50, (labels.size, 28, 28), dtype=np.uint8)
+        rows, columns = 5 * (labels // 6) + 1, 4 * (labels % 6) + 1
+        for i in range(3):
+            for j in range(3):
+                images[np.arange(labels.size), rows + i, columns + j] = 255
+        write_split(folder / dataset, stem, images, labels + first)
+
+
+@pytest.fixture(scope="module")
+def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    given = os.environ.get("FEDPACE_DATA")
+    if given and Path(given).is_dir():
+        return Path(given)
+    folder = tmp_path_factory.mktemp("data")
+    look_alikes(folder)
+    return folder
+
+
+@pytest.fixture
+def data(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDPACE_DATA", str(data_folder))
+
+
+def small(name: str) -> Study:
+    return load_study(name, SMALL)
+
+
+@pytest.mark.usefixtures("data")
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_scheme_runs(name: str, scheme: str) -> None:
+    outcome = run_one(small(name), scheme, 0)
+    losses = [row.loss for row in outcome.history.rows]
+    assert outcome.state.ended == "rounds"
+    assert np.isfinite(losses).all()
+    assert losses[-1] != losses[0]
+
+
+@pytest.mark.usefixtures("data")
+@pytest.mark.parametrize("name", NAMES)
+def test_training_makes_the_loss_fall(name: str) -> None:
+    study = load_study(name, [*SMALL, "training.local_steps=20", "stop.rounds=8"])
+    rows = run_one(study, "full", 0).history.rows
+    assert rows[-1].loss < 0.8 * rows[0].loss
+
+
+@pytest.mark.usefixtures("data")
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_seed_gives_the_same_numbers(name: str) -> None:
+    one, two = (run_one(small(name), "optimal-mean", 1) for _ in range(2))
+    np.testing.assert_array_equal(one.state.parameters, two.state.parameters)
+
+
+@pytest.mark.usefixtures("data")
+def test_a_seed_draws_its_own_model_and_times_on_the_studys_one_draw_of_data() -> None:
+    one, two = (simulator(small("simulation-2"), seed) for seed in (0, 1))
+    np.testing.assert_array_equal(one.data.train.y, two.data.train.y)
+    assert (one.initial() != two.initial()).any()
+    assert (one.usual_times != two.usual_times).all()
+
+
+@pytest.mark.usefixtures("data")
+@pytest.mark.parametrize(
+    ("name", "size"), [("simulation-2", 61706), ("prototype-simulated", 20410)]
+)
+def test_models_have_the_size_of_the_papers(name: str, size: int) -> None:
+    study = small(name)
+    assert model(study, split(study, 0)).size == size
+
+
+@pytest.mark.usefixtures("data")
+def test_pixels_are_in_the_unit_interval_or_standard() -> None:
+    unit = split(load_study("simulation-2", [*SMALL, "data.pixels=unit"]), 0).train.x
+    standard = split(small("simulation-2"), 0).train.x
+    assert (unit.min(), unit.max()) == (0, 1)
+    assert standard.min() < 0 < 1 < standard.max()
+    # The same images, shifted and scaled alike.
+    slope, shift = np.polyfit(unit[:50].ravel(), standard[:50].ravel(), 1)
+    np.testing.assert_allclose(slope * unit + shift, standard, atol=1e-4)
+
+
+@pytest.mark.usefixtures("data")
+def test_the_command_runs_a_study_on_images(tmp_path: Path, data_folder: Path) -> None:
+    changes = [part for change in SMALL for part in ("--set", change)]
+    folders = ["--data", data_folder, "--out", tmp_path / "runs"]
+    schemes = ["--schemes", "uniform,optimal-mean", "--seeds", 1]
+    done = run_here("prototype-simulated", *schemes, *changes, *folders)
+    assert done.returncode == 0
+    assert stored(tmp_path / "runs") == 2
+
+
+def test_the_command_says_at_once_which_files_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDPACE_DATA", "")  # set back afterwards, whatever --data makes of it
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    done = run_here("simulation-2", "--data", tmp_path, "--out", tmp_path / "runs")
+    assert done.returncode == 2
+    assert "fedpace data fetch mnist" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_command_says_which_extra_lenet_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data_folder: Path
+) -> None:
+    monkeypatch.setenv("FEDPACE_DATA", str(data_folder))
+    monkeypatch.setattr(experiment, "find_spec", lambda _: None)
+    done = run_here("simulation-2", "--out", tmp_path / "runs")
+    assert done.returncode == 2
+    assert "pip install 'fedpace[torch]'" in done.stderr
