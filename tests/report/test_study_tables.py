@@ -146,3 +146,11 @@ def test_sweep_table_has_a_line_per_c_and_one_for_the_estimate(tmp_path: Path) -
     assert titles == ["c / S₀", "optimal-max, s"]
     assert rows == [["0", "10.0"], ["3", "13.0"], ["estimated", "7.0"]]
     assert "| 3 | 13.0 |" in markdown([], [sweep])
+
+
+@pytest.mark.parametrize(("loss", "said"), [("0.01", True), ("none", False)])
+def test_another_target_in_the_paper_is_said(tmp_path: Path, loss: str, said: bool) -> None:
+    study = small_study(tmp_path, f"paper_loss={loss}")
+    summary = summarise(setups_of([arriving(study, "uniform", 0, 4.0)])[0])
+    note = "The paper's figures are for the target loss 0.01."
+    assert (note in markdown([summary])) is said

@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from fedpace.errors import InputError
+from fedpace.studies.store import run_key
 from fedpace.studies.study import ImagesSection, SyntheticSection, load_study, setups
 
 SMALL = """
@@ -232,3 +233,9 @@ def test_what_does_not_fit_the_kind_of_data_is_refused(override: str, message: s
 def test_lenet_in_double_precision_is_refused() -> None:
     with pytest.raises(InputError, match=r"set model\.precision to single"):
         load_study("simulation-2", ["model.precision=double"])
+
+
+def test_the_papers_other_target_does_not_change_a_runs_key() -> None:
+    study = load_study("simulation-2")
+    same = load_study("simulation-2", ["paper_loss=0.5", "title=x", "paper.full=1.0"])
+    assert run_key(study, "uniform", 0) == run_key(same, "uniform", 0)

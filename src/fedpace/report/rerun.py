@@ -7,8 +7,9 @@ import re
 import shlex
 from typing import Any
 
-from fedpace.report.setups import NAMES, Setup, flat
+from fedpace.report.setups import Setup, flat
 from fedpace.sampling.schemes import SCHEMES
+from fedpace.studies.store import NAMES
 from fedpace.studies.study import Study, load_study, setups
 
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")

@@ -11,13 +11,11 @@ from typing import Any
 from fedpace.profile import FloatArray
 from fedpace.sampling.schemes import SCHEMES, VARIANTS
 from fedpace.studies.experiment import WITHOUT_PILOTS
-from fedpace.studies.store import Run
+from fedpace.studies.store import NAMES, Run
 from fedpace.studies.study import Study
 
 ORDER = (*SCHEMES, *VARIANTS)
 SWEPT = "sampling.c_over_s0"
-# What names a configuration without changing a number.
-NAMES = {"name", "title", "paper"}
 
 
 @dataclass(frozen=True, eq=False)

@@ -77,6 +77,9 @@ def notes(summary: Summary) -> list[str]:
         "the two pilots, the one that training went on from."
     ]
     lines += missed(summary)
+    study = summary.setup.study
+    if study.paper and study.paper_loss not in (None, study.stop.loss):
+        lines.append(f"The paper's figures are for the target loss {study.paper_loss:g}.")
     if math.isfinite(summary.accuracy.value) and summary.setup.study.stop.accuracy is None:
         lines.append(
             f"The target accuracy is the one with which {PROPOSED} reaches the target loss, on "

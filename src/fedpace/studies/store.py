@@ -32,7 +32,7 @@ NUMBERS = (
 )  # fmt: skip
 
 # What names a configuration without changing a number.
-NAMES = ("name", "title", "paper")
+NAMES = {"name", "title", "paper", "paper_loss"}
 # Whatever reading a file that is no run may raise.
 UNREADABLE = (
     OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, NotImplementedError,

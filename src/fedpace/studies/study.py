@@ -131,7 +131,11 @@ class StopSection(_Section):
 
 
 class Study(_Section):
-    """A setup, validated; `paper` holds the paper's seconds to the target, by scheme."""
+    """A setup, validated.
+
+    `paper` holds the paper's seconds to its target, by scheme; `paper_loss` that target, where
+    `stop.loss` is another.
+    """
 
     name: str
     title: str
@@ -143,6 +147,7 @@ class Study(_Section):
     pilots: PilotsSection
     stop: StopSection
     paper: dict[str, float] = {}
+    paper_loss: Finite | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Study:

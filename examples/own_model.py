@@ -1,0 +1,37 @@
+"""Train your own PyTorch module on your own data; compare two schemes by time to a loss."""
+
+import numpy as np
+from torch import nn
+
+from fedpace import SCHEMES, Profile
+from fedpace.data.shards import hold_out
+from fedpace.devices.round_times import Steady
+from fedpace.estimation.adaptive import Pilots, run_adaptive, run_known
+from fedpace.models.torch_model import TorchModel
+from fedpace.rounds.schedules import constant
+from fedpace.rounds.simulator import Simulator
+from fedpace.rounds.stopping import Stop
+from fedpace.seeds import Seeds
+
+CLIENTS, CLASSES, FEATURES, TARGET = 40, 5, 10, 0.4
+rng, seeds = np.random.default_rng(0), Seeds(0)
+
+# Your data: few clients hold most of it, and each knows two classes only.
+sizes = 20 + (80 * rng.pareto(1.2, size=CLIENTS)).astype(int).clip(max=2000)
+centres = rng.normal(size=(CLASSES, FEATURES))
+ys = [rng.choice(rng.choice(CLASSES, 2, replace=False), size=size + 10) for size in sizes]
+xs = [centres[y] + rng.normal(size=(y.size, FEATURES)) for y in ys]
+data = hold_out(xs, ys, sizes)  # the last ten samples of each client are for testing
+
+# Your model, and the seconds that a round takes on each client.
+network = nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Linear(16, CLASSES))
+times = Steady(rng.exponential(size=CLIENTS))
+backend = Simulator(data, TorchModel(network), times, seeds, local_steps=10, batch=16)
+
+common = {"k": 5, "schedule": constant(0.01), "stop": Stop(TARGET, rounds=300), "seeds": seeds}
+known = Profile(backend.weights, backend.usual_times, np.ones(CLIENTS))
+uniform = run_known(backend, SCHEMES["uniform"], known, **common)
+pilots = Pilots([1.4, 1.3, 1.2], rounds=10)  # ten rounds each, or to the last loss; they count
+optimal = run_adaptive(backend, SCHEMES["optimal-mean"], pilots=pilots, max_weight=2, **common)
+for name, (history, *_) in {"uniform": uniform, "optimal-mean": optimal}.items():
+    print(f"{name:12} takes {history.time_to(loss=TARGET):4.0f} s to a loss of {TARGET}")

@@ -1,0 +1,38 @@
+"""Every script in examples/ runs, and prints what it is there to show."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+
+
+def output(script: Path, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
+def test_runs_without_a_warning_and_prints_something(script: Path, tmp_path: Path) -> None:
+    printed = output(script, tmp_path)
+    assert printed.strip()
+    if script.stem == "own_model":
+        uniform, optimal = (float(each) for each in re.findall(r"takes +(\d+) s", printed))
+        assert optimal < uniform
+
+
+def test_an_own_model_takes_less_than_forty_lines() -> None:
+    (script,) = (each for each in EXAMPLES if each.stem == "own_model")
+    assert len(script.read_text(encoding="utf-8").splitlines()) < 40
