@@ -38,7 +38,7 @@ from fedpace.rounds.simulator import Simulator
 from fedpace.sampling.design import Draw
 from fedpace.seeds import Seeds
 
-CLIENTS, DRAWN, STEPS, BATCH, RATE = 100, 10, 50, 24, 0.1
+CLIENTS, DRAWN, BATCH, RATE = 100, 10, 24, 0.1
 OURS, PLAIN, PFL = "fedpace", "plain PyTorch loop", "pfl-research"
 Ways = dict[str, dict[str, Callable[[], float]]]  # by what is measured and by whom, in seconds
 
@@ -58,10 +58,10 @@ def images() -> Split:
 class Ours:
     """Rounds as studies run them; whom to draw is decided here, to be the same for all."""
 
-    def __init__(self, data: Split, threads: int) -> None:
+    def __init__(self, data: Split, steps: int, threads: int) -> None:
         model = TorchModel(lenet5, input_shape=(1, 28, 28), threads=threads)
         times = Steady(np.ones(CLIENTS))
-        self.backend = Simulator(data, model, times, Seeds(0), local_steps=STEPS, batch=BATCH)
+        self.backend = Simulator(data, model, times, Seeds(0), local_steps=steps, batch=BATCH)
         self.parameters = self.backend.initial()
         self.rng = np.random.default_rng(0)
 
@@ -77,7 +77,8 @@ class Ours:
 class Plain:
     """The same work as it is usually written: a copy of the module and an optimiser per client."""
 
-    def __init__(self, data: Split) -> None:
+    def __init__(self, data: Split, steps: int) -> None:
+        self.steps = steps
         self.offsets = data.train.offsets
         self.x, self.test_x = (torch.from_numpy(each.x).view(-1, 1, 28, 28) for each in data)
         self.y, self.test_y = (torch.from_numpy(each.y) for each in data)
@@ -93,7 +94,7 @@ class Plain:
         module: nn.Module = deepcopy(self.module).train()
         optimiser = torch.optim.SGD(module.parameters(), lr=RATE)
         first, end = self.offsets[client : client + 2].tolist()
-        for _ in range(STEPS):
+        for _ in range(self.steps):
             rows = torch.randint(first, end, (BATCH,))
             optimiser.zero_grad()
             torch.autograd.backward(cross_entropy(module(self.x[rows]), self.y[rows]))
@@ -117,7 +118,7 @@ def drawn(rng: np.random.Generator) -> np.ndarray:
 
 
 @contextmanager
-def pfl(python: str, data: Split, threads: int) -> Iterator[Callable[[str], float]]:
+def pfl(python: str, data: Split, steps: int, threads: int) -> Iterator[Callable[[str], float]]:
     """Start pfl in its own environment; what is yielded has it work once, and returns seconds."""
     script = Path(__file__).with_name("pfl_rounds.py")
     with tempfile.TemporaryDirectory() as folder:
@@ -125,7 +126,7 @@ def pfl(python: str, data: Split, threads: int) -> Iterator[Callable[[str], floa
         train, test = data
         np.savez(file, x=train.x, y=train.y, offsets=train.offsets, test_x=test.x, test_y=test.y)
         with subprocess.Popen(
-            [python, str(script), str(file), str(threads)],
+            [python, str(script), str(file), str(steps), str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -186,10 +187,11 @@ def part(operation: str) -> str:
     return "other operations"
 
 
-def measure(data: Split, threads: int, python: str | None, repeats: int) -> None:
+def measure(options: argparse.Namespace, data: Split, threads: int) -> None:
     """Compare all with this number of threads."""
     torch.set_num_threads(threads)
-    ours, plain = Ours(data, threads), Plain(data)
+    steps = options.local_steps
+    ours, plain = Ours(data, steps, threads), Plain(data, steps)
     ways: Ways = {
         "training": {OURS: lambda: time_of(ours.train), PLAIN: lambda: time_of(plain.train)},
         "evaluation": {
@@ -197,13 +199,13 @@ def measure(data: Split, threads: int, python: str | None, repeats: int) -> None
             PLAIN: lambda: time_of(plain.evaluate),
         },
     }
-    if python is None:
-        compare(ways, repeats, threads)
+    if options.pfl is None:
+        compare(ways, options.repeats, threads)
     else:
-        with pfl(python, data, threads) as ask:
+        with pfl(options.pfl, data, steps, threads) as ask:
             ways["training"][PFL] = lambda: ask("train")
             ways["evaluation"][PFL] = lambda: ask("evaluate")
-            compare(ways, repeats, threads)
+            compare(ways, options.repeats, threads)
     shares(ours)
 
 
@@ -211,11 +213,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pfl", help="Python with pfl and torch")
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
+    parser.add_argument("--local-steps", type=int, default=50)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     data = images()
     for threads in options.threads:
-        measure(data, threads, options.pfl, options.repeats)
+        measure(options, data, threads)
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ from pfl.model.pytorch import PyTorchModel
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-DATA, THREADS = sys.argv[1], int(sys.argv[2])
-CLIENTS, DRAWN, STEPS, BATCH, RATE = 100, 10, 50, 24, 0.1
+DATA, STEPS, THREADS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+CLIENTS, DRAWN, BATCH, RATE = 100, 10, 24, 0.1
 
 
 class LeNet5(nn.Sequential):
