@@ -18,12 +18,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import torch
-from tables import print_table, seconds, time_of
+from tables import median_time, print_table, seconds, time_of
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
@@ -177,6 +178,31 @@ def shares(ours: Ours) -> None:
     )
 
 
+def stacking(calls: int) -> None:
+    """Print what one step of all clients takes, looped and stacked, on one thread."""
+    rng = np.random.default_rng(0)
+    makes: dict[str, Callable[[], nn.Module]] = {
+        "LeNet-5": lenet5,
+        "784-64-10 perceptron": lambda: nn.Sequential(
+            nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10)
+        ),
+        "784-10 linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 10)),
+    }
+    x = rng.normal(size=(DRAWN, BATCH, 1, 28, 28)).astype(np.float32)
+    y = rng.integers(10, size=(DRAWN, BATCH))
+    rows = []
+    for name, make in makes.items():
+        took = []
+        for stacked in (False, True):
+            model = TorchModel(make, input_shape=(1, 28, 28), stacked=stacked, threads=1)
+            each = np.tile(model.initial(rng).astype(np.float32), (DRAWN, 1))
+            step = partial(model.gradients, each, x, y, np.empty_like(each))
+            took.append(median_time(step, calls))
+        looped, together = took
+        rows.append([name, seconds(looped), seconds(together), f"{together / looped:.2f}"])
+    print_table(["gradients of 10 clients", "looped", "stacked", "stacked/looped"], rows)
+
+
 def part(operation: str) -> str:
     if "conv" in operation:
         return "convolutions"
@@ -219,6 +245,7 @@ def main() -> None:
     data = images()
     for threads in options.threads:
         measure(options, data, threads)
+    stacking(10 * options.repeats)
 
 
 if __name__ == "__main__":

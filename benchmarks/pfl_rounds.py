@@ -5,8 +5,6 @@ for one round ("train") or for loss and accuracy on all data ("evaluate"); the a
 seconds.
 """
 
-# mypy: ignore-errors
-
 from __future__ import annotations
 
 import sys
