@@ -80,7 +80,7 @@ class Logistic:
     def losses(self, parameters: FloatArray, x: AnyFloats, y: NDArray[np.int64]) -> AnyFloats:
         """Return −log softmax(W x)[y]."""
         scores = self._scores(parameters, x)
-        chosen = scores[y, np.arange(y.size)]
+        chosen = scores.reshape(-1).take(y * y.size + _places(y.size))
         top = scores.max(axis=0)
         scores -= top
         np.exp(scores, out=scores)

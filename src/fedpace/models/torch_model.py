@@ -58,7 +58,7 @@ class TorchModel:
     stacked : bool, optional
         Whether the clients of a round go through the module in one vectorised call (torch.func)
         or one after the other. By default one after the other if the module has convolutions,
-        which take more than twice as long stacked on a CPU, draws random numbers, which would
+        which take longer stacked on a CPU, draws random numbers, which would
         depend on who else is drawn, or cannot be vectorised; the first batch tells.
     threads : int ≥ 1, optional
         PyTorch's threads while it works here; its own setting by default. Numbers may differ in
