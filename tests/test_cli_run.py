@@ -246,7 +246,7 @@ def test_bad_input_is_one_line_and_status_2(setup: Path, tmp_path: Path, message
 
 
 def test_an_unknown_setup_is_one_line(tmp_path: Path) -> None:
-    done = run_here("simulation-one", "--out", tmp_path / "out")
+    done = run_here("simulaton-1", "--out", tmp_path / "out")
     assert done.returncode == 2
     assert "did you mean 'simulation-1'?" in done.stderr
 
