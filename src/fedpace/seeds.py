@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -31,5 +32,6 @@ class Seeds:
         return np.random.Generator(np.random.PCG64(sequence))
 
 
+@cache
 def _number(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())

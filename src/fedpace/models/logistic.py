@@ -73,14 +73,13 @@ class Logistic:
         total = scores.sum(axis=0)
         total *= batch
         scores /= total
-        own_class = y.reshape(-1) * (m * batch) + _places(m * batch)
-        scores.reshape(-1)[own_class] -= 1 / batch
+        scores.reshape(-1)[self._own_class(y.reshape(-1))] -= 1 / batch
         np.matmul(by_client, x, out=out.reshape(shape))
 
     def losses(self, parameters: FloatArray, x: AnyFloats, y: NDArray[np.int64]) -> AnyFloats:
         """Return −log softmax(W x)[y]."""
         scores = self._scores(parameters, x)
-        chosen = scores.reshape(-1).take(y * y.size + _places(y.size))
+        chosen = scores.reshape(-1).take(self._own_class(y))
         top = scores.max(axis=0)
         scores -= top
         np.exp(scores, out=scores)
@@ -92,13 +91,24 @@ class Logistic:
         self, parameters: FloatArray, x: AnyFloats, y: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
         """Return whether y has the largest score; ties go to the first class."""
-        right: NDArray[np.bool_] = self._scores(parameters, x).argmax(axis=0) == y
+        scores = self._scores(parameters, x)
+        largest = scores == scores.max(axis=0)
+        if (largest.sum(axis=0) != 1).any():  # ties, or a score that is no number
+            return np.asarray(scores.argmax(axis=0) == y)
+        # Looking up takes a third of the time of argmax over the first axis.
+        right: NDArray[np.bool_] = largest.reshape(-1).take(self._own_class(y))
         return right
 
     def _scores(self, parameters: FloatArray, x: AnyFloats) -> AnyFloats:
         matrix = parameters.reshape(self.classes, self.features + 1).astype(self.dtype)
         scores: AnyFloats = matrix @ x
         return scores
+
+    @staticmethod
+    def _own_class(y: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return where the score of each sample's own class is, in all scores laid out flat."""
+        places: NDArray[np.int64] = y * y.size + _places(y.size)
+        return places
 
 
 @lru_cache(maxsize=256)
