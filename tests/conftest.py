@@ -1,9 +1,13 @@
-"""The same examples on every run, and one thread per process."""
+"""The same examples on every run, one thread per process, and a disk that is soon full."""
 
 import os
 import signal
+import subprocess
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
@@ -17,3 +21,16 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # that; with a handler here they start with the usual behaviour.
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small disk needs root")
+    yield disk
+    subprocess.run(["umount", disk], check=True)

@@ -23,6 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import fedpace
+from fedpace.cli_data import FOLDER
 from fedpace.errors import InputError, MissingExtraError, nearest
 from fedpace.files import write_text
 from fedpace.profile import positive_count
@@ -66,14 +67,7 @@ def run_command(
         str | None,
         typer.Option(help="Run on a Dask cluster, such as tcp://10.0.0.1:8786, instead."),
     ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Where datasets are kept; FEDPACE_DATA says the same.",
-            show_default="the user's cache",
-        ),
-    ] = None,
+    folder: Annotated[Path | None, FOLDER] = None,
 ) -> None:
     """Run a study: every scheme with every seed; what is stored already is not run again."""
     _need_studies()
@@ -84,7 +78,7 @@ def run_command(
     from fedpace.studies.study import load_study
 
     study = load_study(setup, overrides or ())
-    look_in(data)
+    look_in(folder)
     if scheduler is None:
         check_at_hand(study)
     names = named_schemes(schemes)

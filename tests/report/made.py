@@ -12,49 +12,25 @@ from fedpace.profile import Profile
 from fedpace.report.setups import setups_of
 from fedpace.report.summary import Summary, summarise
 from fedpace.rounds.history import History, Row
+from fedpace.rounds.loop import NOBODY
 from fedpace.studies.experiment import run_one
 from fedpace.studies.store import Run, Store
-from fedpace.studies.study import Study, load_study
+from fedpace.studies.study import Study
+from tests.studies.tiny import tiny_study
 
-SETUP = """
-name = "small"
-title = "A dozen clients"
-
-[data]
-kind = "synthetic"
-sizes = "power-law"
-clients = 12
-samples = 600
-smallest = 10
-
-[training]
-k = 3
-local_steps = 3
-batch = 4
-
-[pilots]
-thresholds = [2.0, 1.8]
-rounds = 4
-
-[stop]
-loss = 1.75
-rounds = 25
-
-[paper]
-uniform = 30.0
-optimal-mean = 10.0
-"""
+# What sets the study apart from the tiny one.
+CHANGES = (
+    "name=small", "stop.loss=1.75", "stop.rounds=25", "paper.uniform=30.0",
+    "paper.optimal-mean=10.0",
+)  # fmt: skip
 SCHEMES = ("full", "uniform", "weighted", "statistical", "optimal-mean", "optimal-max")
-NOBODY = (np.array([], dtype=np.int64), np.array([]), np.array([]), np.array([]))
 # phase, round, seconds, loss, accuracy
 Line = tuple[str, int, float, float, float]
 START: Line = ("train", 0, 0.0, 2.0, 1.0)
 
 
 def small_study(folder: Path, *overrides: str) -> Study:
-    path = folder / "small.toml"
-    path.write_text(SETUP, encoding="utf-8")
-    return load_study(str(path), overrides)
+    return tiny_study(folder, *CHANGES, *overrides)
 
 
 def store_real_runs(folder: Path, *overrides: str, seeds: int = 3) -> None:

@@ -25,14 +25,7 @@ from fedpace.report.study_figures import (
 )
 from fedpace.report.summary import Summary, summarise
 
-from .made import START, arriving, made_run, real_summary, small_study, store_real_runs
-
-
-@pytest.fixture(scope="module")
-def summary(tmp_path_factory: pytest.TempPathFactory) -> Summary:
-    folder = tmp_path_factory.mktemp("runs")
-    store_real_runs(folder)
-    return real_summary(folder)
+from .made import START, arriving, made_run, small_study
 
 
 @pytest.fixture

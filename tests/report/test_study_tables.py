@@ -21,14 +21,7 @@ from fedpace.report.study_tables import (
 from fedpace.report.summary import Summary, summarise
 from fedpace.report.tables import print_tables
 
-from .made import arriving, missing, real_summary, small_study, store_real_runs
-
-
-@pytest.fixture(scope="module")
-def summary(tmp_path_factory: pytest.TempPathFactory) -> Summary:
-    folder = tmp_path_factory.mktemp("runs")
-    store_real_runs(folder)
-    return real_summary(folder)
+from .made import arriving, missing, small_study
 
 
 @pytest.fixture

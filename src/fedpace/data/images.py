@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpace.data.idx import read_idx
 from fedpace.data.image_files import Files, Source, file_names, pool_files
-from fedpace.data.partition import classes_per_client
+from fedpace.data.partition import check_test_share, classes_per_client
 from fedpace.data.shards import Split, hold_out
 from fedpace.errors import InputError, nearest
 
@@ -96,8 +96,7 @@ def image_split(
     >>> split.train.sizes, split.test.sizes
     (array([18,  9]), array([2, 1]))
     """
-    if not 0 < test_share < 1:
-        raise InputError(f"test_share must lie between 0 and 1, got {test_share}; 0.1 is usual")
+    check_test_share(test_share)
     kept = np.asarray(sizes)
     if kept.ndim != 1 or not np.issubdtype(kept.dtype, np.integer) or (kept < 1).any():
         raise InputError(

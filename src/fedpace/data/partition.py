@@ -235,8 +235,7 @@ def split_pool(
     >>> split.train.y, split.test.y
     (array([1, 1]), array([0, 0]))
     """
-    if not 0 < test_share < 1:
-        raise InputError(f"test_share must lie between 0 and 1, got {test_share}; 0.1 is usual")
+    check_test_share(test_share)
     lengths = np.array([part.size for part in parts])
     if lengths.size == 0 or lengths.min() < 1 or lengths.max() < 2:
         raise InputError(
@@ -247,6 +246,12 @@ def split_pool(
     held_out = np.clip(np.rint(test_share * lengths), 1, None).astype(np.int64)
     kept = np.maximum(lengths - held_out, 1)
     return hold_out([x[part] for part in parts], [y[part] for part in parts], kept)
+
+
+def check_test_share(test_share: float) -> None:
+    """Refuse a share that leaves nothing to train on, or nothing to test on."""
+    if not 0 < test_share < 1:
+        raise InputError(f"test_share must lie between 0 and 1, got {test_share}; 0.1 is usual")
 
 
 def _checked_labels(labels: ArrayLike) -> NDArray[np.int64]:

@@ -86,7 +86,7 @@ def run_adaptive(
     """
     rows, ends = _pilots(backend, k, schedule, stop, seeds, pilots)
     if not any(math.isfinite(last.loss) for _, last in ends):
-        blank = _blank(backend)
+        blank = blank_profile(backend)
         state = ends[0][0]._replace(seconds=rows[-1].seconds)
         return Outcome(History(rows), state, SCHEMES["uniform"](blank, k), blank)
     grad_norms = estimated_grad_norms(rows, backend.weights.size)
@@ -109,7 +109,7 @@ def _pilots(
     backend: Backend, k: int, schedule: Schedule, stop: Stop, seeds: Seeds, pilots: Pilots
 ) -> tuple[list[Row], list[tuple[State, Row]]]:
     """Run both pilots from the initial model; return all rows, and how each pilot ended."""
-    blank = _blank(backend)
+    blank = blank_profile(backend)
     state, first = start(backend, "pilot-uniform")
     rows: list[Row] = [first]
     ends: list[tuple[State, Row]] = []
@@ -129,7 +129,7 @@ def _pilots(
     return rows, ends
 
 
-def _blank(backend: Backend) -> Profile:
+def blank_profile(backend: Backend) -> Profile:
     """Return what is known before the first gradient norm."""
     return Profile(backend.weights, backend.usual_times, [1.0] * backend.weights.size)
 

@@ -20,6 +20,7 @@ from fedpace.errors import InputError, MissingExtraError, nearest
 from fedpace.estimation.adaptive import (
     Outcome,
     Pilots,
+    blank_profile,
     learned_profile,
     run_adaptive,
     run_known,
@@ -46,13 +47,12 @@ def run_one(study: Study, scheme: str, seed: int) -> Outcome:
     stop = Stop(**study.stop.model_dump())
     schedule = parsed_schedule(study.training.schedule)
     seeds = Seeds(seed)
-    known = Profile(backend.weights, backend.usual_times, np.ones(backend.weights.size))
-    if scheme in WITHOUT_PILOTS:
-        return run_known(
-            backend, function, known, k=study.training.k, schedule=schedule, stop=stop, seeds=seeds
+    if scheme in WITHOUT_PILOTS or study.sampling.oracle:
+        known = (
+            blank_profile(backend)
+            if scheme in WITHOUT_PILOTS
+            else measured_profile(study, backend, seeds)
         )
-    if study.sampling.oracle:
-        known = measured_profile(study, backend, seeds)
         return run_known(
             backend,
             function,
@@ -81,11 +81,10 @@ def measured_profile(study: Study, backend: Simulator, seeds: Seeds) -> Profile:
 
     That run's time is not counted. c is the study's, or S_0 where it gives none.
     """
-    blank = Profile(backend.weights, backend.usual_times, np.ones(backend.weights.size))
     outcome = run_known(
         backend,
         SCHEMES["weighted"],
-        blank,
+        blank_profile(backend),
         k=study.training.k,
         schedule=parsed_schedule(study.training.schedule),
         stop=Stop(**study.stop.model_dump()),
