@@ -12,6 +12,10 @@ class MissingExtraError(ImportError):
     """An optional package is needed; the message names the extra to install."""
 
 
+class TooFewClientsError(RuntimeError):
+    """Too few clients are there, and the limit for waiting is over; what was done is safe."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint that names the known name nearest to `name`, or all of them.
 

@@ -1,5 +1,6 @@
 """Write a file whole or not at all."""
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Callable
@@ -51,3 +52,37 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole or not at all."""
     write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_through(path: Path, contents: bytes, temporary: Path | None = None) -> None:
+    """Replace a file whole, and return when the disk has it.
+
+    After a loss of power the file is the old one or the new one. The temporary file beside it has
+    always the same name unless one is given, so that a killed process leaves at most one.
+    """
+    temporary = path.with_name(f".{path.name}.part") if temporary is None else temporary
+    try:
+        with temporary.open("wb") as file:
+            file.write(contents)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        flush_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise InputError(
+            f"{path}: cannot be written: {error.strerror}; make room, or choose another place, "
+            "and give the same command again"
+        ) from error
+
+
+def flush_folder(folder: Path) -> None:
+    """Make a move within the folder survive a loss of power."""
+    if os.name == "nt":  # Windows cannot open folders
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -9,7 +9,7 @@ import pytest
 
 from fedpace.data.synthetic import synthetic
 from fedpace.devices.round_times import Steady
-from fedpace.estimation.adaptive import Outcome, Pilots, learned_profile, run_adaptive, run_known
+from fedpace.estimation.adaptive import Outcome, Pilots, known_so_far, run_adaptive, run_known
 from fedpace.estimation.gradients import estimated_grad_norms
 from fedpace.models.logistic import Logistic
 from fedpace.profile import FloatArray, Profile
@@ -73,6 +73,9 @@ class Scripted:
 
     def initial(self) -> FloatArray:
         return np.zeros(2)
+
+    def present(self) -> None:
+        return None
 
     def run(
         self,
@@ -259,8 +262,10 @@ def test_a_known_profile_needs_no_pilots() -> None:
     assert outcome.design.largest_weight == design.largest_weight
 
 
-def test_a_learned_profile_takes_c_in_units_of_s0_or_the_default() -> None:
-    backend, norms = simulator(), np.array([1.0, 2, 3, 4, 5, 6])
-    s0 = float(backend.weights @ norms) ** 2
-    assert learned_profile(backend, norms, 2.5).beta_over_alpha == pytest.approx(2.5 * s0)
-    assert learned_profile(backend, norms, None).beta_over_alpha == pytest.approx(s0)
+def test_the_profile_takes_c_in_units_of_s0_or_as_given_or_the_default() -> None:
+    backend = simulator()
+    rows = adaptive(backend).history.rows
+    s0 = float(backend.weights @ estimated_grad_norms(rows, 6)) ** 2
+    assert known_so_far(backend, rows, 2.5).beta_over_alpha == pytest.approx(2.5 * s0)
+    assert known_so_far(backend, rows, None, 7.0).beta_over_alpha == 7.0
+    assert known_so_far(backend, rows, None).beta_over_alpha == pytest.approx(s0)

@@ -12,7 +12,7 @@ from fedpace.profile import Profile
 from fedpace.report.setups import setups_of
 from fedpace.report.summary import Summary, summarise
 from fedpace.rounds.history import History, Row
-from fedpace.rounds.loop import NOBODY
+from fedpace.rounds.loop import EMPTY
 from fedpace.studies.experiment import run_one
 from fedpace.studies.store import Run, Store
 from fedpace.studies.study import Study
@@ -54,7 +54,7 @@ def made_run(
     ratio: RatioEstimate | None = None,
 ) -> Run:
     """Return a run that went as the lines say, with two clients of S_0 = 4."""
-    rows = [Row(*line, 0.0, 0.0, *NOBODY) for line in lines]
+    rows = [Row(*line, 0.0, 0.0, *EMPTY) for line in lines]
     profile = Profile([0.5, 0.5], [1.0, 4.0], [3.0, 1.0])
     q = None if scheme == "full" else np.array([0.75, 0.25])
     return Run(study, scheme, seed, version, "rounds", History(rows), q, profile, ratio)

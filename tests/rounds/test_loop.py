@@ -13,9 +13,10 @@ from fedpace.profile import FloatArray
 from fedpace.rounds.aggregate import aggregate
 from fedpace.rounds.backend import Evaluation, Reply
 from fedpace.rounds.history import Row
-from fedpace.rounds.loop import State, start, train
+from fedpace.rounds.loop import start, train
 from fedpace.rounds.schedules import Schedule, constant, inverse
 from fedpace.rounds.simulator import Simulator
+from fedpace.rounds.state import State
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import Design, Draw, Everyone, WithReplacement
 from fedpace.seeds import Seeds
@@ -37,6 +38,9 @@ class Counter:
 
     def initial(self) -> FloatArray:
         return np.zeros(self.weights.size)
+
+    def present(self) -> None:
+        return None
 
     def run(
         self, parameters: FloatArray, draw: Draw, *, round_index: int, learning_rate: float

@@ -55,7 +55,8 @@ def test_a_run_is_read_back_as_it_was(saved: Path, study: Study, outcome: Outcom
     np.testing.assert_array_equal(run.profile.grad_norms, outcome.profile.grad_norms)
     for row, original in zip(run.history.rows, outcome.history.rows, strict=True):
         assert row.phase == original.phase
-        assert all(getattr(row, name) == getattr(original, name) for name in NUMBERS)
+        for name in NUMBERS:
+            np.testing.assert_equal(getattr(row, name), getattr(original, name))
         for name in LISTS:
             np.testing.assert_array_equal(getattr(row, name), getattr(original, name))
 

@@ -7,6 +7,7 @@ import numpy as np
 from fedpace.errors import InputError
 from fedpace.profile import FloatArray
 from fedpace.rounds.history import Row
+from fedpace.rounds.screening import LARGEST_NORM
 
 # A client that was never drawn counts as one of the more instructive tenth: not knowing is a
 # reason to look, not to look away.
@@ -16,7 +17,8 @@ OPTIMISTIC_QUANTILE = 0.9
 def estimated_grad_norms(rows: Iterable[Row], n: int) -> FloatArray:
     """Return G_i, the root mean square of the norms that client i reported.
 
-    A client without a report gets the 0.9 quantile of the others.
+    A client without a report gets the 0.9 quantile of the others; more than ten times the median is
+    cut to that, so that nobody buys draws without end by reporting a large norm.
 
     Differs from the paper's published code, which takes the largest full-batch norm at the global
     model: a maximum grows with the number of rounds in which a client happened to be drawn.
@@ -30,5 +32,6 @@ def estimated_grad_norms(rows: Iterable[Row], n: int) -> FloatArray:
     if not seen.any():
         raise InputError("rows must hold a report of at least one client, got none; train a round")
     norms = np.sqrt(total / np.maximum(count, 1))
+    norms[seen] = np.minimum(norms[seen], LARGEST_NORM * np.median(norms[seen]))
     norms[~seen] = np.quantile(norms[seen], OPTIMISTIC_QUANTILE)
     return norms

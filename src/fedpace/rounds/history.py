@@ -12,13 +12,19 @@ from typing import Any, NamedTuple
 
 from fedpace.files import write_text
 from fedpace.profile import FloatArray, IntArray
+from fedpace.rounds.backend import NOBODY, NOTHING
 
 
 class Row(NamedTuple):
     """The state after a round; row 0 is the initial model.
 
     `seconds` counts from the start of training, `round_seconds` is this round's slowest client.
-    The arrays have one entry per client that took part.
+    The arrays have one entry per client that answered; `weights` are those its update got. What a
+    network tells is NaN or empty where there is none: `loss_estimate` is Σ weights_i F_i(w) from
+    the answering clients' own `losses`, at the model that the round began with. `missing` were
+    drawn and did not answer; of `refused`, among them, a reply came that was not accepted.
+
+    Where the global loss was not evaluated, `loss` is the estimate and `accuracy` is NaN.
     """
 
     phase: str
@@ -32,6 +38,13 @@ class Row(NamedTuple):
     weights: FloatArray
     client_seconds: FloatArray
     grad_norms: FloatArray
+    loss_estimate: float = math.nan
+    losses: FloatArray = NOTHING
+    computing_seconds: FloatArray = NOTHING
+    bytes_down: IntArray = NOBODY
+    bytes_up: IntArray = NOBODY
+    missing: IntArray = NOBODY
+    refused: IntArray = NOBODY
 
     @property
     def grad_spread(self) -> float:
@@ -43,9 +56,12 @@ class Row(NamedTuple):
 
 SCALARS = (
     "phase", "round", "seconds", "loss", "accuracy", "expected_round_seconds", "round_seconds",
-    "grad_spread",
+    "grad_spread", "loss_estimate",
 )  # fmt: skip
-LISTS = ("clients", "weights", "client_seconds", "grad_norms")
+LISTS = (
+    "clients", "weights", "client_seconds", "grad_norms", "losses", "computing_seconds",
+    "bytes_down", "bytes_up", "missing", "refused",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from fedpace.devices.round_times import RoundTimes
 from fedpace.models.model import AnyFloats, Model
 from fedpace.profile import FloatArray, IntArray
 from fedpace.rounds.backend import Evaluation, Reply
+from fedpace.rounds.local import LocalSteps
 from fedpace.sampling.design import Draw
 from fedpace.seeds import Seeds
 
@@ -64,29 +65,21 @@ class Simulator:
         """Return the model's initial parameters."""
         return self.model.initial(self.seeds.stream("init"))
 
+    def present(self) -> None:
+        """Return None: everyone is there."""
+
     def run(
         self, parameters: FloatArray, draw: Draw, *, round_index: int, learning_rate: float
     ) -> Reply:
         """Run E local steps of every drawn client."""
         clients = draw.clients
         rows = self._batches(round_index, clients)
-        labels = self.data.train.y.take(rows)
-        sent = parameters.astype(self.model.dtype)
-        local = np.tile(sent, (clients.size, 1))
-        gradient = np.empty_like(local)
-        squares = np.zeros(clients.size)
         rates = learning_rate if draw.rates is None else learning_rate * draw.rates[:, None]
-        for step in range(self.local_steps):
-            x = self._train_x.take(rows[step], axis=0)
-            self.model.gradients(local, x, labels[step], gradient)
-            norms = np.vecdot(gradient, gradient)
-            squares += norms
-            self._descend(local, gradient, norms, rates)
+        trained = self.steps.train(
+            self.model, parameters, self._train_x, self.data.train.y, rows, rates
+        )
         return Reply(
-            clients,
-            (local - sent).astype(np.float64),
-            self.times.at(round_index, clients),
-            np.sqrt(squares / self.local_steps),
+            clients, trained.updates, self.times.at(round_index, clients), trained.grad_norms
         )
 
     def evaluate(self, parameters: FloatArray) -> Evaluation:
@@ -95,26 +88,20 @@ class Simulator:
         right = self.model.correct(parameters, self._whole_test_x, self.data.test.y)
         return Evaluation(float(losses.mean(dtype=np.float64)), float(right.mean()))
 
-    def _descend(
-        self, local: AnyFloats, gradient: AnyFloats, norms: AnyFloats, rates: float | FloatArray
-    ) -> None:
-        if self.clip is not None:
-            least = np.finfo(norms.dtype).tiny  # so that a zero gradient stays one
-            gradient *= np.minimum(1, self.clip / np.sqrt(np.maximum(norms, least)))[:, None]
-        if self.weight_decay:
-            gradient += self.weight_decay * local
-        gradient *= rates
-        local -= gradient
-
     def _batches(self, round_index: int, clients: IntArray) -> NDArray[np.int64]:
         """Return the rows of x that each client uses in each step, (E, m, batch)."""
         offsets = self.data.train.offsets
-        rows = np.empty((self.local_steps, clients.size, self.batch), dtype=np.int64)
+        steps = self.steps
+        rows = np.empty((steps.count, clients.size, steps.batch), dtype=np.int64)
         for i, client in enumerate(clients.tolist()):
-            rng = self.seeds.stream("batch", round_index, client)
             first, end = offsets[client : client + 2].tolist()
-            rows[:, i] = rng.integers(first, end, size=(self.local_steps, self.batch))
+            rows[:, i] = steps.rows(self.seeds, round_index, client, first, end)
         return rows
+
+    @cached_property
+    def steps(self) -> LocalSteps:
+        """How clients train."""
+        return LocalSteps(self.local_steps, self.batch, self.weight_decay, self.clip)
 
     @cached_property
     def _train_x(self) -> AnyFloats:

@@ -7,8 +7,9 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from fedpace.errors import InputError
 from fedpace.profile import (
     FloatArray,
     IntArray,
@@ -49,6 +50,13 @@ class Design(Protocol):
     def variance_term(self, profile: Profile) -> float:
         """Return S, what sampling adds to the convergence bound."""
 
+    def among(self, present: NDArray[np.bool_]) -> Design:
+        """Return the same way to draw from those present, for what they hold together.
+
+        p and q are divided by their sums over those present; clients keep their numbers. Whoever
+        came later than the design was made is not drawn.
+        """
+
     @property
     def largest_weight(self) -> float:
         """The largest weight that a single draw can give one client's update."""
@@ -79,6 +87,11 @@ class Everyone:
     def variance_term(self, profile: Profile) -> float:
         """Return 0: nothing is sampled."""
         return 0.0
+
+    def among(self, present: NDArray[np.bool_]) -> Design:
+        """Return everyone who is present."""
+        clients = _those(present, self.weights)
+        return Among(Everyone(_divided(self.weights[clients])), clients)
 
     @property
     def largest_weight(self) -> float:
@@ -150,6 +163,12 @@ class WithReplacement:
         """Return S(q)."""
         return variance_term(self.q, profile.weights, profile.grad_norms)
 
+    def among(self, present: NDArray[np.bool_]) -> Design:
+        """Return K draws from q restricted to those present."""
+        clients = _those(present, self.weights)
+        q, weights = _divided(self.q[clients]), _divided(self.weights[clients])
+        return Among(WithReplacement(q, self.k, weights), clients)
+
     @property
     def largest_weight(self) -> float:
         """The largest p_i / (K q_i)."""
@@ -198,7 +217,64 @@ class Published:
         uniform = np.full(profile.n, 1 / profile.n)
         return variance_term(uniform, profile.weights, profile.grad_norms)
 
+    def among(self, present: NDArray[np.bool_]) -> Design:
+        """Return K distinct clients of those present."""
+        clients = _those(present, self.weights)
+        return Among(Published(self.k, _divided(self.weights[clients])), clients)
+
     @property
     def largest_weight(self) -> float:
         """The largest N p_i / K."""
         return float(self.weights.max()) * self.weights.size / self.k
+
+
+@dataclass(frozen=True, eq=False)
+class Among:
+    """Draw from some of the clients; they keep their numbers in the whole fleet."""
+
+    design: Design
+    clients: IntArray
+
+    def draw(self, rng: np.random.Generator) -> Draw:
+        """Draw as the inner design does."""
+        draw = self.design.draw(rng)
+        return draw._replace(clients=self.clients[draw.clients])
+
+    def expected_round_time(self, times: ArrayLike) -> float:
+        """Return that of the inner design; `times` are the whole fleet's."""
+        return self.design.expected_round_time(positive_column("times", times)[self.clients])
+
+    def variance_term(self, profile: Profile) -> float:
+        """Return that of the inner design; `profile` is the whole fleet's."""
+        weights = _divided(profile.weights[self.clients])
+        inner = Profile(weights, profile.times[self.clients], profile.grad_norms[self.clients])
+        return self.design.variance_term(inner)
+
+    def among(self, present: NDArray[np.bool_]) -> Design:
+        """Return the inner design among those who are also present here."""
+        inner = self.design.among(present[self.clients])
+        assert isinstance(inner, Among)
+        return Among(inner.design, self.clients[inner.clients])
+
+    @property
+    def largest_weight(self) -> float:
+        """That of the inner design."""
+        return self.design.largest_weight
+
+
+def _those(present: NDArray[np.bool_], weights: FloatArray) -> IntArray:
+    """Return the numbers of those present; those beyond the end came later and are not drawn."""
+    if present.dtype != np.bool_ or present.ndim != 1 or present.size < weights.size:
+        raise InputError(
+            f"present must be one truth value per client, got {present.dtype} of shape "
+            f"{present.shape} for {weights.size} clients; compare with something"
+        )
+    clients = np.flatnonzero(present[: weights.size])
+    if clients.size == 0:
+        raise InputError("present must hold somebody, got nobody; wait for clients")
+    return clients
+
+
+def _divided(values: FloatArray) -> FloatArray:
+    divided: FloatArray = values / values.sum()
+    return divided

@@ -18,18 +18,19 @@ from fedpace.devices.distributions import usual_times
 from fedpace.devices.round_times import RoundTimes, Steady, Varying
 from fedpace.errors import InputError, MissingExtraError, nearest
 from fedpace.estimation.adaptive import (
+    SIMULATED,
+    Live,
     Outcome,
     Pilots,
-    blank_profile,
-    learned_profile,
+    known_so_far,
     run_adaptive,
     run_known,
 )
-from fedpace.estimation.gradients import estimated_grad_norms
 from fedpace.models.logistic import Logistic
 from fedpace.models.model import Model
 from fedpace.profile import FloatArray, Profile
 from fedpace.rounds import schedules
+from fedpace.rounds.backend import Backend
 from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.schemes import SCHEMES, VARIANTS, Scheme
@@ -42,41 +43,42 @@ WITHOUT_PILOTS = ("full", "uniform", "weighted", "uniform-published")
 
 def run_one(study: Study, scheme: str, seed: int) -> Outcome:
     """Run one scheme with one seed; the same arguments give the same numbers anywhere."""
-    backend = simulator(study, seed)
+    return run_with(simulator(study, seed), study, scheme, seed)
+
+
+def run_with(
+    backend: Backend, study: Study, scheme: str, seed: int, *, live: Live = SIMULATED
+) -> Outcome:
+    """Run one scheme with one seed on the backend at hand."""
     function = known_scheme(scheme)
-    stop = Stop(**study.stop.model_dump())
-    schedule = parsed_schedule(study.training.schedule)
     seeds = Seeds(seed)
     if scheme in WITHOUT_PILOTS or study.sampling.oracle:
-        known = (
-            blank_profile(backend)
-            if scheme in WITHOUT_PILOTS
-            else measured_profile(study, backend, seeds)
-        )
         return run_known(
             backend,
             function,
-            known,
+            None if scheme in WITHOUT_PILOTS else measured_profile(study, backend, seeds),
             k=study.training.k,
-            schedule=schedule,
-            stop=stop,
+            schedule=parsed_schedule(study.training.schedule),
+            stop=Stop(**study.stop.model_dump()),
             seeds=seeds,
             max_weight=study.sampling.max_weight,
+            live=live,
         )
     return run_adaptive(
         backend,
         function,
         k=study.training.k,
-        schedule=schedule,
-        stop=stop,
+        schedule=parsed_schedule(study.training.schedule),
+        stop=Stop(**study.stop.model_dump()),
         seeds=seeds,
         pilots=Pilots(study.pilots.thresholds, study.pilots.rounds),
         c_over_s0=study.sampling.c_over_s0,
         max_weight=study.sampling.max_weight,
+        live=live,
     )
 
 
-def measured_profile(study: Study, backend: Simulator, seeds: Seeds) -> Profile:
+def measured_profile(study: Study, backend: Backend, seeds: Seeds) -> Profile:
     """Return what an oracle knows: G from a whole run of weighted sampling, and c as given.
 
     That run's time is not counted. c is the study's, or S_0 where it gives none.
@@ -84,14 +86,13 @@ def measured_profile(study: Study, backend: Simulator, seeds: Seeds) -> Profile:
     outcome = run_known(
         backend,
         SCHEMES["weighted"],
-        blank_profile(backend),
+        None,
         k=study.training.k,
         schedule=parsed_schedule(study.training.schedule),
         stop=Stop(**study.stop.model_dump()),
         seeds=seeds,
     )
-    grad_norms = estimated_grad_norms(outcome.history.rows, backend.weights.size)
-    return learned_profile(backend, grad_norms, study.sampling.c_over_s0)
+    return known_so_far(backend, outcome.history.rows, study.sampling.c_over_s0)
 
 
 def known_scheme(name: str) -> Scheme:

@@ -11,24 +11,28 @@ import time
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import fedpace
 from fedpace.errors import InputError
 from fedpace.estimation.adaptive import Outcome
 from fedpace.estimation.ratio import RatioEstimate
+from fedpace.files import write_through
 from fedpace.profile import FloatArray, Profile
+from fedpace.rounds.backend import NOBODY, NOTHING
 from fedpace.rounds.history import LISTS, History, Row
 from fedpace.sampling.design import WithReplacement
 from fedpace.studies.study import Study
 
 NUMBERS = (
     "round", "seconds", "loss", "accuracy", "expected_round_seconds", "round_seconds",
+    "loss_estimate",
 )  # fmt: skip
 
 # What names a configuration without changing a number.
@@ -95,20 +99,14 @@ class Store:
     def save_packed(self, key: str, contents: bytes) -> Path:
         """Store a run that was packed elsewhere, and return when the disk has it."""
         path = self._folder / f"{key}-{_checksum(contents)}.npz"
-        temporary = self._folder / f".{key}-{os.getpid()}.part"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            _write_through(temporary, contents)
-            temporary.replace(path)
-            _flush_folder(self._folder)
         except OSError as error:
             raise InputError(
-                f"{path}: cannot be written: {error.strerror}; make room, or choose another place, "
-                "and give the same command again"
+                f"{self._folder}: cannot be written: {error.strerror}; choose another place, and "
+                "give the same command again"
             ) from error
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
+        write_through(path, contents, self._folder / f".{key}-{os.getpid()}.part")
         return path
 
     def load(self, path: Path) -> Run:
@@ -177,24 +175,6 @@ def _warn(message: str) -> None:
     warnings.warn(message, DamagedRunWarning, stacklevel=3)
 
 
-def _write_through(path: Path, contents: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(contents)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _flush_folder(folder: Path) -> None:
-    """Make a move within the folder survive a loss of power."""
-    if os.name == "nt":  # Windows cannot open folders
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _left_behind(path: Path) -> bool:
     """Tell whether nobody writes this file: its process is gone, or it is older than any write."""
     if time.time() - path.stat().st_mtime > LONGEST_WRITE:
@@ -226,9 +206,8 @@ def packed_run(study: Study, scheme: str, seed: int, outcome: Outcome) -> bytes:
     arrays = {
         "about": np.array(json.dumps(about)),
         "phase": np.array([row.phase for row in rows]),
-        "offsets": np.cumsum([0, *(row.clients.size for row in rows)]),
         **{name: np.array([getattr(row, name) for row in rows]) for name in NUMBERS},
-        **{name: np.concatenate([getattr(row, name) for row in rows]) for name in LISTS},
+        **_lists(rows),
         "profile_weights": outcome.profile.weights,
         "profile_times": outcome.profile.times,
         "profile_grad_norms": outcome.profile.grad_norms,
@@ -240,6 +219,32 @@ def packed_run(study: Study, scheme: str, seed: int, outcome: Outcome) -> bytes:
     return buffer.getvalue()
 
 
+def _lists(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
+    """Return the lists of all rows end to end, and where each row's begin.
+
+    Lists that are as long as `clients` share its offsets; empty ones are left out.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    for name in LISTS:
+        lists = [getattr(row, name) for row in rows]
+        offsets = np.cumsum([0, *map(len, lists)])
+        if name == "clients":
+            arrays["offsets"] = offsets
+        elif offsets[-1] == 0:
+            continue
+        elif (offsets != arrays["offsets"]).any():
+            arrays[f"{name}-offsets"] = offsets
+        arrays[name] = np.concatenate(lists)
+    return arrays
+
+
+def _list(arrays: Mapping[str, NDArray[Any]], name: str, row: int) -> NDArray[Any]:
+    if name not in arrays:
+        return NOBODY if name in ("missing", "refused", "bytes_down", "bytes_up") else NOTHING
+    start, end = arrays.get(f"{name}-offsets", arrays["offsets"])[row : row + 2].tolist()
+    return arrays[name][start:end]
+
+
 def _unpacked(contents: bytes, key: str) -> Run:
     with np.load(io.BytesIO(contents), allow_pickle=False) as file:
         arrays = dict(file)
@@ -247,14 +252,13 @@ def _unpacked(contents: bytes, key: str) -> Run:
     # From what the file says, not through Study: later versions may know other fields.
     if key != _key(about["version"], about["study"], about["scheme"], about["seed"]):
         raise ValueError("it holds another run than its name says")
-    offsets = arrays["offsets"]
-    numbers = zip(*(arrays[name].tolist() for name in NUMBERS), strict=True)
-    rows = [
-        Row(str(phase), *values, *(arrays[name][start:end] for name in LISTS))
-        for phase, values, start, end in zip(
-            arrays["phase"], numbers, offsets[:-1], offsets[1:], strict=True
-        )
-    ]
+    unknown = np.full(len(arrays["phase"]), np.nan)
+    columns = {name: arrays.get(name, unknown).tolist() for name in NUMBERS}
+    rows = []
+    for i, phase in enumerate(arrays["phase"]):
+        fields: dict[str, Any] = {name: columns[name][i] for name in NUMBERS}
+        fields |= {name: _list(arrays, name, i) for name in LISTS}
+        rows.append(Row(phase=str(phase), **fields))
     profile = Profile(
         arrays["profile_weights"],
         arrays["profile_times"],

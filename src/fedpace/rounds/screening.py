@@ -1,0 +1,83 @@
+"""The border: numbers that clients send are checked here, and nowhere else."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.profile import FloatArray
+
+# An update so many times as long as is usual is no update. A diverging fleet grows by less a round.
+LONGEST_UPDATE = 100.0
+# A reported gradient norm counts for at most so many times what the others report: whoever
+# inflates it is drawn more often, but not without end.
+LARGEST_NORM = 10.0
+# So many replies tell what is usual.
+FEWEST = 5
+# The latest so many are remembered.
+MEMORY = 200
+
+
+class BadReplyError(Exception):
+    """A reply cannot be used; the message says why."""
+
+
+class Border:
+    """Check what clients send, and learn what is usual as it comes.
+
+    >>> border = Border()
+    >>> border.update(np.array([1.0, np.nan]), length=2)
+    Traceback (most recent call last):
+    fedpace.rounds.screening.BadReplyError: the update is not finite
+    """
+
+    def __init__(self) -> None:
+        self._lengths: deque[float] = deque(maxlen=MEMORY)
+        self._norms: dict[int, float] = {}
+
+    def update(self, values: NDArray[Any], *, length: int) -> FloatArray:
+        """Return w_i − w in float64, or say why it is none."""
+        if values.dtype not in (np.float32, np.float64):
+            raise BadReplyError(f"the update has type {values.dtype}, not float32 or float64")
+        if values.shape != (length,):
+            raise BadReplyError(f"the update has shape {values.shape}, not ({length},)")
+        update = values.astype(np.float64)
+        norm = float(np.linalg.norm(update))
+        if not math.isfinite(norm):
+            raise BadReplyError("the update is not finite")
+        usual = float(np.median(self._lengths)) if len(self._lengths) >= FEWEST else math.inf
+        if norm > LONGEST_UPDATE * usual > 0:
+            raise BadReplyError(f"the update is {norm / usual:.3g} times as long as usual")
+        self._lengths.append(norm)
+        return update
+
+    def grad_norm(self, client: int, value: object) -> float:
+        """Return a reported gradient norm, at most ten times the median of the others."""
+        norm = _number("the gradient norm", value)
+        if norm < 0:
+            raise BadReplyError(f"the gradient norm is negative: {norm:g}")
+        others = [each for other, each in self._norms.items() if other != client]
+        if len(others) >= FEWEST:
+            norm = min(norm, LARGEST_NORM * float(np.median(others)))
+        self._norms[client] = norm
+        return norm
+
+    def count(self, value: object) -> int:
+        """Return a number of samples."""
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**53:
+            raise BadReplyError(f"the number of samples is no positive integer: {value!r:.40}")
+        return value
+
+    def loss(self, value: object) -> float:
+        """Return a reported loss."""
+        return _number("the loss", value)
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise BadReplyError(f"{name} is no finite number: {value!r:.40}")
+    return float(value)
