@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from fedpace import Draw, Everyone, InputError, Profile, WithReplacement, expected_round_time
 from fedpace.profile import FloatArray
+from fedpace.sampling.design import Design, Published
 from tests.sampling.fleets import Fleet, fleets, random_fleet
 
 EIGHTHS = 8
@@ -228,3 +230,58 @@ def test_everyone_refuses_weights_that_would_scale_the_model() -> None:
 def test_everyone_refuses_times_of_other_clients() -> None:
     with pytest.raises(InputError, match=r"times must have one entry per client, got 3 for 2"):
         Everyone([0.5, 0.5]).expected_round_time([1.0, 2.0, 3.0])
+
+
+PRESENT = np.array([True, False, True, True])
+FOUR = np.array([0.1, 0.2, 0.3, 0.4])
+
+
+@pytest.mark.parametrize(
+    "design", [Everyone(FOUR), WithReplacement([0.4, 0.3, 0.2, 0.1], 3, FOUR), Published(4, FOUR)]
+)
+def test_among_those_present_is_the_design_of_a_fleet_without_the_others(design: Design) -> None:
+    inner = design.among(PRESENT)
+    here = np.flatnonzero(PRESENT)
+    p = FOUR[here] / FOUR[here].sum()
+    alone: Design = Everyone(p)
+    if isinstance(design, WithReplacement):
+        alone = WithReplacement(design.q[here] / design.q[here].sum(), 3, p)
+    elif isinstance(design, Published):
+        alone = Published(4, p)
+    times, norms = np.array([1.0, 9.0, 2.0, 3.0]), np.array([1.0, 2.0, 3.0, 4.0])
+    one, other = inner.draw(np.random.default_rng(7)), alone.draw(np.random.default_rng(7))
+    np.testing.assert_array_equal(one.clients, here[other.clients])
+    np.testing.assert_allclose(one.weights, other.weights)
+    assert inner.expected_round_time(times) == pytest.approx(alone.expected_round_time(times[here]))
+    whole, part = Profile(FOUR, times, norms), Profile(p, times[here], norms[here])
+    assert inner.variance_term(whole) == pytest.approx(alone.variance_term(part))
+    assert inner.largest_weight == pytest.approx(alone.largest_weight)
+
+
+def test_among_twice_is_among_both() -> None:
+    design = WithReplacement([0.4, 0.3, 0.2, 0.1], 3, FOUR)
+    twice = design.among(PRESENT).among(np.array([True, True, False, True]))
+    once = design.among(np.array([True, False, False, True]))
+    for seed in range(5):
+        one = twice.draw(np.random.default_rng(seed))
+        other = once.draw(np.random.default_rng(seed))
+        np.testing.assert_array_equal(one.clients, other.clients)
+        np.testing.assert_allclose(one.weights, other.weights)
+
+
+def test_whoever_came_later_than_the_design_is_not_drawn() -> None:
+    later = Everyone(FOUR).among(np.array([*PRESENT, True]))
+    np.testing.assert_array_equal(later.draw(np.random.default_rng(0)).clients, [0, 2, 3])
+
+
+@pytest.mark.parametrize(
+    "present", [np.array([1, 0, 1, 1]), np.array([True] * 3), np.ones((4, 1), bool)]
+)
+def test_refuses_what_does_not_say_who_is_present(present: NDArray[np.bool_]) -> None:
+    with pytest.raises(InputError, match="present must be one truth value per client"):
+        Everyone(FOUR).among(present)
+
+
+def test_refuses_to_draw_among_nobody() -> None:
+    with pytest.raises(InputError, match="present must hold somebody"):
+        Everyone(FOUR).among(np.zeros(4, bool))

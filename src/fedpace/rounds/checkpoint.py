@@ -92,7 +92,8 @@ class Checkpoint:
 
     def _read(self) -> None:
         try:
-            with np.load(self.path, allow_pickle=False) as file:
+            # From memory: of a file that is none, np.load would leave the handle open.
+            with np.load(io.BytesIO(self.path.read_bytes()), allow_pickle=False) as file:
                 about = json.loads(str(file["about"]))
                 for i, entry in enumerate(about["phases"]):
                     arrays = {name: file[f"{name}-{i}"] for name in ARRAYS}

@@ -1,0 +1,89 @@
+"""What clients send is checked at the border."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpace.rounds.screening import BadReplyError, Border
+
+FINE = np.array([3.0, 4.0])
+
+
+def used() -> Border:
+    """A border that has seen what is usual: updates of length 5, norms of 2."""
+    border = Border()
+    for client in range(6):
+        border.update(FINE, length=2)
+        border.grad_norm(client, 2.0)
+    return border
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (np.array([1.0, np.nan]), "not finite"),
+        (np.array([np.inf, 1.0]), "not finite"),
+        (np.array([1e300, 1e300]), "not finite"),  # its length is not
+        (np.array([1.0]), "shape"),
+        (np.ones((1, 2)), "shape"),
+        (np.array([1, 2]), "type int64"),
+        (np.array(["a", "b"]), "type"),
+        (np.array([True, False]), "type bool"),
+        (np.array([1j, 1]), "type complex128"),
+        (FINE * 101, "as long as usual"),
+    ],
+)
+def test_refuses_what_is_no_update(values: Any, reason: str) -> None:
+    with pytest.raises(BadReplyError, match=reason), np.errstate(over="ignore"):
+        used().update(values, length=2)
+
+
+def test_takes_an_update_in_either_precision() -> None:
+    for dtype in (np.float32, np.float64):
+        update = used().update(FINE.astype(dtype), length=2)
+        assert update.dtype == np.float64
+        np.testing.assert_array_equal(update, FINE)
+
+
+def test_knows_nothing_of_what_is_usual_at_first() -> None:
+    border = Border()
+    border.update(FINE, length=2)
+    border.update(FINE * 1e6, length=2)
+
+
+def test_a_fleet_that_has_converged_may_move_again() -> None:
+    border = Border()
+    for _ in range(10):
+        border.update(FINE * 0, length=2)
+    border.update(FINE, length=2)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, "2", None, True])
+def test_refuses_what_is_no_gradient_norm(value: object) -> None:
+    with pytest.raises(BadReplyError, match="gradient norm"):
+        used().grad_norm(0, value)
+
+
+def test_a_boastful_gradient_norm_counts_for_ten_times_the_others() -> None:
+    border = used()
+    assert border.grad_norm(0, 1e30) == 20.0
+    assert border.grad_norm(1, 2.5) == 2.5  # and does not raise what is usual
+
+
+@pytest.mark.parametrize("value", [0, -3, 2.0, "7", None, True, 2**60])
+def test_refuses_what_is_no_count(value: object) -> None:
+    with pytest.raises(BadReplyError, match="number of samples"):
+        Border().count(value)
+
+
+def test_takes_a_count_and_a_loss() -> None:
+    assert Border().count(7) == 7
+    assert Border().loss(0.25) == 0.25
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, "0", None, False])
+def test_refuses_what_is_no_loss(value: object) -> None:
+    with pytest.raises(BadReplyError, match="loss"):
+        Border().loss(value)
