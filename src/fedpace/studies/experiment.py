@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 
@@ -35,7 +36,7 @@ from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.schemes import SCHEMES, VARIANTS, Scheme
 from fedpace.seeds import Seeds
-from fedpace.studies.study import ImagesSection, Study, SyntheticSection
+from fedpace.studies.study import ImagesSection, OwnSection, Study, SyntheticSection
 
 # Schemes that need nothing but the sample counts: no pilots.
 WITHOUT_PILOTS = ("full", "uniform", "weighted", "uniform-published")
@@ -59,7 +60,7 @@ def run_with(
             None if scheme in WITHOUT_PILOTS else measured_profile(study, backend, seeds),
             k=study.training.k,
             schedule=parsed_schedule(study.training.schedule),
-            stop=Stop(**study.stop.model_dump()),
+            stop=stopping(study),
             seeds=seeds,
             max_weight=study.sampling.max_weight,
             live=live,
@@ -69,7 +70,7 @@ def run_with(
         function,
         k=study.training.k,
         schedule=parsed_schedule(study.training.schedule),
-        stop=Stop(**study.stop.model_dump()),
+        stop=stopping(study),
         seeds=seeds,
         pilots=Pilots(study.pilots.thresholds, study.pilots.rounds),
         c_over_s0=study.sampling.c_over_s0,
@@ -89,10 +90,17 @@ def measured_profile(study: Study, backend: Backend, seeds: Seeds) -> Profile:
         None,
         k=study.training.k,
         schedule=parsed_schedule(study.training.schedule),
-        stop=Stop(**study.stop.model_dump()),
+        stop=stopping(study),
         seeds=seeds,
     )
     return known_so_far(backend, outcome.history.rows, study.sampling.c_over_s0)
+
+
+def stopping(study: Study) -> Stop:
+    """Return when a run ends, in seconds as measured."""
+    scale = 1.0 if study.network is None else study.network.time_scale
+    stop = Stop(**study.stop.model_dump())
+    return stop if stop.seconds is None else replace(stop, seconds=scale * stop.seconds)
 
 
 def known_scheme(name: str) -> Scheme:
@@ -134,6 +142,11 @@ def simulator(study: Study, seed: int) -> Simulator:
 def split(study: Study, seed: int) -> Split:
     """Draw the data: the study's one draw, or this run's own."""
     section = study.data
+    if isinstance(section, OwnSection):
+        raise InputError(
+            f"{study.name}: its data are with its clients, and cannot be drawn here; "
+            "set data.kind to synthetic, mnist or emnist-lower"
+        )
     rng = Seeds(seed if section.seed is None else section.seed).stream("data")
     if isinstance(section, ImagesSection):
         pool = load_pool(section.kind)

@@ -64,7 +64,15 @@ class ImagesSection(_Section):
     seed: Seed | None = None
 
 
-DataSection = Annotated[SyntheticSection | ImagesSection, Field(discriminator="kind")]
+class OwnSection(_Section):
+    """What clients hold is theirs alone: nothing of it is known here but how many they are."""
+
+    kind: Literal["own"]
+    clients: Count
+    seed: None = None
+
+
+DataSection = Annotated[SyntheticSection | ImagesSection | OwnSection, Field(discriminator="kind")]
 
 
 class ModelSection(_Section):
@@ -130,6 +138,20 @@ class StopSection(_Section):
         return self
 
 
+class NetworkSection(_Section):
+    """How a run that was measured on real devices was measured; a simulated run has none.
+
+    `time_scale` shrinks all times: 1 second measured stands for 1/time_scale. `deadline` is per
+    round, in seconds as measured; without it, it is learned. The global loss is evaluated in every
+    `evaluate_every`th round, 0 for never.
+    """
+
+    how: Literal["namespaces", "paced", "devices", "flower"]
+    time_scale: Positive = 1.0
+    deadline: Positive | None = None
+    evaluate_every: Annotated[int, Field(ge=0)] = 1
+
+
 class Study(_Section):
     """A setup, validated.
 
@@ -146,6 +168,7 @@ class Study(_Section):
     sampling: SamplingSection = SamplingSection()
     pilots: PilotsSection
     stop: StopSection
+    network: NetworkSection | None = None
     paper: dict[str, float] = {}
     paper_loss: Finite | None = None
 
@@ -161,20 +184,18 @@ class Study(_Section):
 def load_study(name_or_path: str, overrides: Iterable[str] = ()) -> Study:
     """Read a setup that comes with fedpace, or a TOML file, and apply `section.field=value`.
 
+    A file may begin with `base = "SETUP"`, and then gives only what differs from that setup.
+
     >>> load_study("simulation-1", ["training.k=5"]).training.k
     5
     """
-    text, origin = _text_of(name_or_path)
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{origin}: is not TOML: {error}; see the setups in fedpace") from None
+    values = _values_of(name_or_path)
     for override in overrides:
         _apply(values, override)
     try:
         return Study.model_validate(values)
     except ValidationError as error:
-        raise InputError(f"{origin}: {_first_problem(error.errors()[0])}") from None
+        raise InputError(f"{name_or_path}: {_first_problem(error.errors()[0])}") from None
 
 
 def setups() -> list[str]:
@@ -185,10 +206,41 @@ def setups() -> list[str]:
     )
 
 
-def _text_of(name_or_path: str) -> tuple[str, str]:
+def _values_of(name_or_path: str) -> dict[str, Any]:
+    """Return the fields of a setup, those of its base included."""
+    try:
+        values = tomllib.loads(_text_of(name_or_path))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(
+            f"{name_or_path}: is not TOML: {error}; see the setups in fedpace"
+        ) from None
+    base = values.pop("base", None)
+    if base is None:
+        return values
+    if base not in setups() or base == name_or_path:
+        others = [each for each in setups() if each != name_or_path]
+        raise InputError(
+            f"{name_or_path}: base must be a setup that comes with fedpace, got {base!r}; "
+            f"{nearest(str(base), others)}"
+        )
+    return _merged(_values_of(base), values)
+
+
+def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of both, those of `over` where both have them."""
+    merged = dict(base)
+    for name, value in over.items():
+        inner = merged.get(name)
+        if isinstance(inner, dict) and isinstance(value, dict):
+            value = _merged(inner, value)
+        merged[name] = value
+    return merged
+
+
+def _text_of(name_or_path: str) -> str:
     if name_or_path.endswith(".toml"):
         try:
-            return Path(name_or_path).read_text(encoding="utf-8"), name_or_path
+            return Path(name_or_path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{name_or_path}: cannot be read: {error}; give a TOML file") from None
     if name_or_path not in setups():
@@ -197,7 +249,7 @@ def _text_of(name_or_path: str) -> tuple[str, str]:
             f"{nearest(name_or_path, setups())}"
         )
     setup = resources.files("fedpace.studies") / "setups" / f"{name_or_path}.toml"
-    return setup.read_text(encoding="utf-8"), name_or_path
+    return setup.read_text(encoding="utf-8")
 
 
 def _apply(values: dict[str, Any], override: str) -> None:
