@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from fedpace.errors import InputError
+from fedpace.studies.experiment import split, stopping
 from fedpace.studies.store import run_key
 from fedpace.studies.study import ImagesSection, SyntheticSection, load_study, setups
 
@@ -239,3 +240,46 @@ def test_the_papers_other_target_does_not_change_a_runs_key() -> None:
     study = load_study("simulation-2")
     same = load_study("simulation-2", ["paper_loss=0.5", "title=x", "paper.full=1.0"])
     assert run_key(study, "uniform", 0) == run_key(same, "uniform", 0)
+
+
+def test_a_file_may_give_only_what_differs_from_a_setup(tmp_path: Path) -> None:
+    text = 'base = "simulation-1"\nname = "mine"\ntitle = "Mine"\n[training]\nk = 3\n'
+    study, base = load_study(written(tmp_path, text)), load_study("simulation-1")
+    assert (study.name, study.training.k) == ("mine", 3)
+    assert study.training.local_steps == base.training.local_steps
+    assert study.model_copy(
+        update={"name": base.name, "title": base.title, "training": base.training}
+    ) == base  # fmt: skip
+
+
+def test_the_prototype_is_the_simulated_one_but_for_its_name() -> None:
+    one, other = load_study("prototype"), load_study("prototype-simulated")
+    assert run_key(one, "uniform", 0) == run_key(other, "uniform", 0)
+
+
+@pytest.mark.parametrize("base", ['"simulation"', '"../x.toml"', "3"])
+def test_refuses_a_base_that_is_no_setup(base: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="base must be a setup that comes with fedpace"):
+        load_study(written(tmp_path, f'base = {base}\nname = "mine"\n'))
+
+
+def test_a_measured_run_is_another_than_the_simulated_one(tmp_path: Path) -> None:
+    name = written(tmp_path)
+    simulated = load_study(name)
+    measured = load_study(name, ["network.how=paced"])
+    scaled = load_study(name, ["network.how=paced", "network.time_scale=0.5"])
+    keys = {run_key(study, "uniform", 0) for study in (simulated, measured, scaled)}
+    assert len(keys) == 3
+
+
+def test_own_data_cannot_be_drawn_here(tmp_path: Path) -> None:
+    text = SMALL.replace('kind = "synthetic"', 'kind = "own"\nclients = 4')
+    study = load_study(written(tmp_path, text))
+    with pytest.raises(InputError, match="its data are with its clients"):
+        split(study, 0)
+
+
+def test_a_limit_in_seconds_shrinks_with_the_time_scale(tmp_path: Path) -> None:
+    scaled = ["stop.seconds=100", "network.how=paced", "network.time_scale=0.1"]
+    assert stopping(load_study(written(tmp_path), scaled)).seconds == pytest.approx(10)
+    assert stopping(load_study(written(tmp_path), ["stop.seconds=100"])).seconds == 100
