@@ -32,7 +32,7 @@ from fedpace.sampling.schemes import SCHEMES, VARIANTS
 if TYPE_CHECKING:
     from fedpace.report.summary import Interval, SchemeSummary
     from fedpace.studies.processes import Job
-    from fedpace.studies.runner import Failure, Standing
+    from fedpace.studies.runner import Failure, Spread, Standing
     from fedpace.studies.store import Store
     from fedpace.studies.study import Study
 
@@ -67,6 +67,10 @@ def run_command(
         str | None,
         typer.Option(help="Run on a Dask cluster, such as tcp://10.0.0.1:8786, instead."),
     ] = None,
+    spread: Annotated[
+        str,
+        typer.Option(help="What a cluster's workers do: whole runs, or the clients of each round."),
+    ] = "runs",
     folder: Annotated[Path | None, FOLDER] = None,
 ) -> None:
     """Run a study: every scheme with every seed; what is stored already is not run again."""
@@ -85,6 +89,7 @@ def run_command(
     numbers = _seeds(seeds, first_seed)
     if processes is not None:
         positive_count("--processes", processes)
+    what = _spread(spread, scheduler)
     jobs = checked_jobs(study, names, numbers)
     write_study(out, study, names, numbers)
     try:
@@ -96,6 +101,7 @@ def run_command(
                 out,
                 processes=processes,
                 scheduler=scheduler,
+                spread=what,
                 progress=progress,
                 warn=say,
             )
@@ -181,6 +187,17 @@ def _seeds(count: int, first: int) -> range:
     if first < 0:
         raise InputError(f"--first-seed must be at least 0, got {first}; leave it out")
     return range(first, first + positive_count("--seeds", count))
+
+
+def _spread(text: str, scheduler: str | None) -> Spread:
+    if text == "clients" and scheduler is not None:
+        return "clients"
+    if text == "runs":
+        return "runs"
+    raise InputError(
+        f"--spread must be runs, or clients with a --scheduler, got '{text}'; "
+        "give the address of a Dask scheduler"
+    )
 
 
 def _versions() -> dict[str, str]:

@@ -81,6 +81,24 @@ def test_a_cluster_that_loses_a_worker_gives_the_bytes_of_this_machine(
     assert files(out) == reference
 
 
+def test_clients_spread_over_a_cluster_give_the_bytes_of_this_machine(tmp_path: Path) -> None:
+    setup = write_setup(tmp_path)
+    few = ("--schemes", "uniform,optimal-mean", "--seeds", "1")
+    assert run_here(setup, "--out", tmp_path / "here", *few).returncode == 0
+    with cluster(tmp_path, workers=2) as dask_cluster:
+        there = ("--scheduler", dask_cluster.address, "--spread", "clients")
+        done = run_here(setup, "--out", tmp_path / "there", *there, *few)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert files(tmp_path / "there") == files(tmp_path / "here")
+
+
+def test_spreading_clients_wants_a_scheduler(tmp_path: Path) -> None:
+    done = run_here(write_setup(tmp_path), "--out", tmp_path / "out", "--spread", "clients")
+    assert done.returncode == 2
+    assert "--spread must be runs, or clients with a --scheduler" in done.stderr
+
+
 def test_a_lost_scheduler_is_one_line_and_the_same_command_goes_on(
     tmp_path: Path, reference: dict[str, bytes]
 ) -> None:

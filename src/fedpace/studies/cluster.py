@@ -1,17 +1,25 @@
-"""Runs on a Dask cluster that is there already."""
+"""Runs on a Dask cluster that is there already: each whole on a worker, or each round spread."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import CancelledError
 from importlib import import_module
 from typing import Any
 
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
 from fedpace.errors import InputError, MissingExtraError
+from fedpace.network.cluster import Cluster
+from fedpace.rounds.simulator import Simulator
+from fedpace.studies.experiment import run_with, simulator
 from fedpace.studies.processes import Answer, Job, Order, carried_out
+from fedpace.studies.store import packed_run
+from fedpace.studies.study import Study
 
 # Seconds to wait for the scheduler, at the start and for a goodbye.
 PATIENCE = 5
@@ -34,6 +42,39 @@ def run_on_cluster(
             yield pending.pop(future), answer
     finally:
         _leave(client, list(pending))
+
+
+def run_spread(
+    order: Order, jobs: Iterator[Job], *, scheduler: str, warn: Callable[[str], None]
+) -> Generator[tuple[Job, Answer], None, None]:
+    """Do one run after another here, with the clients of each round spread over the cluster.
+
+    For a simulation that outgrows one machine; the numbers are those of one process.
+    """
+    distributed = _distributed()
+    client = _connected(distributed, scheduler, warn)
+    study = Study.model_validate_json(order.study)
+    try:
+        for job in jobs:
+            begin = time.perf_counter()
+            backend = Cluster(client, _simulator, order.study, job.seed)
+            try:
+                outcome = run_with(backend, study, *job)
+            except InputError as error:
+                yield job, Answer(b"", str(error))
+                continue
+            except (CancelledError, OSError, TimeoutError):
+                raise _lost(scheduler) from None
+            contents = packed_run(study, *job, outcome)
+            yield job, Answer(contents, "", time.perf_counter() - begin)
+    finally:
+        _leave(client, [])
+
+
+def _simulator(study: str, seed: int) -> Simulator:
+    """Build the simulator on a worker; linear algebra keeps to one thread there, as everywhere."""
+    threadpool_limits(1)
+    return simulator(Study.model_validate_json(study), seed)
 
 
 def _distributed() -> Any:

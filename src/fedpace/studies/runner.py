@@ -8,17 +8,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from fedpace.errors import InputError
 from fedpace.profile import positive_count
-from fedpace.studies.cluster import run_on_cluster
+from fedpace.studies.cluster import run_on_cluster, run_spread
 from fedpace.studies.experiment import known_scheme, parsed_schedule, simulator
 from fedpace.studies.processes import Answer, Job, Order, run_in_processes
 from fedpace.studies.store import DamagedRunError, Store, run_key
 from fedpace.studies.study import Study
 
 Warn = Callable[[str], None]
+Spread = Literal["runs", "clients"]
 # The scheme whose runs last longest: all clients train in every round.
 LONGEST = "full"
 
@@ -57,6 +58,7 @@ def run_study(
     *,
     processes: int | None = None,
     scheduler: str | None = None,
+    spread: Spread = "runs",
     progress: Callable[[Standing], object] | None = None,
     warn: Warn | None = None,
 ) -> Finished:
@@ -80,6 +82,8 @@ def run_study(
         Runs at a time on this machine; the cores by default.
     scheduler : str, optional
         The address of a Dask scheduler, such as tcp://10.0.0.1:8786, to run there instead.
+    spread : "runs" or "clients"
+        What goes to the workers of a cluster: whole runs, or the clients of each round.
     progress : callable, optional
         Is told the standing at the start and after every run.
     warn : callable, optional
@@ -97,7 +101,8 @@ def run_study(
     if scheduler is None or not todo:
         answers = run_in_processes(order, wanted, processes=min(count, len(todo)), warn=say)
     else:
-        answers = run_on_cluster(order, wanted, scheduler=scheduler, warn=say)
+        run = run_on_cluster if spread == "runs" else run_spread
+        answers = run(order, wanted, scheduler=scheduler, warn=say)
     with closing(answers):
         failures = _stored(store, study, answers, clock)
     return Finished(len(jobs) - len(failures), failures)
