@@ -1,0 +1,179 @@
+"""The server's end of one device's line: at most one question at a time is open."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fedpace.network.wire import NO_FLOATS, Channel, Floats, Frame, FrameError, encoded
+
+# What each kind of question is answered with.
+ANSWERS = {"job": "ready", "train": "update", "evaluate": "counts"}
+PING = encoded("ping")
+
+
+class Question(NamedTuple):
+    """What a device is asked: the bytes to send, and what the answer must be."""
+
+    kind: str
+    task: int
+    frame: bytes
+    most_floats: int = 0
+
+    @classmethod
+    def about(
+        cls,
+        kind: str,
+        task: int,
+        floats: Floats = NO_FLOATS,
+        *,
+        most_floats: int = 0,
+        **fields: object,
+    ) -> Question:
+        """Write the question down."""
+        return cls(kind, task, encoded(kind, floats, task=task, **fields), most_floats)
+
+
+class Answer(NamedTuple):
+    """What came of a question.
+
+    `seconds` run from sending to the arrival of the whole answer, or to giving it up. `problem`
+    is empty, or says why there is no frame to use: "lost", "late", or what is wrong with it.
+    """
+
+    client: int
+    frame: Frame
+    seconds: float
+    bytes_down: int
+    problem: str = ""
+
+    @classmethod
+    def lost(cls, client: int) -> Answer:
+        """Return what comes of asking someone who is not there."""
+        return cls(client, Frame({}), 0.0, 0, "lost")
+
+
+@dataclass
+class _Open:
+    question: Question
+    answer: asyncio.Future[Answer]
+    sent: float
+    until: float
+    given_up: bool = False
+
+
+class Connection:
+    """Ask a device, and match what it says with what it was asked.
+
+    A device that did not answer in time owes the answer still: it is not asked again until the
+    answer comes, late, or the connection ends.
+
+    Parameters
+    ----------
+    client, channel : int, Channel
+        Who it is, and the line to it.
+    refuse : callable of (client, reason, details)
+        Told of everything that is not accepted.
+    freed : callable of (Connection, Answer)
+        Told when an answer has come and the device can be asked again.
+    """
+
+    def __init__(
+        self,
+        client: int,
+        channel: Channel,
+        refuse: Callable[[int, str, str], None],
+        freed: Callable[[Connection, Answer], None],
+    ) -> None:
+        self.client = client
+        self.channel = channel
+        self.job = 0  # the number of the job that it was given last
+        self.prepared = False
+        self._refuse = refuse
+        self._freed = freed
+        self._open: _Open | None = None
+        self._gone = False
+
+    @property
+    def owes(self) -> bool:
+        """Whether an answer is still to come."""
+        return self._open is not None
+
+    def ask(self, question: Question, seconds: float = 0.0) -> asyncio.Future[Answer]:
+        """Send the question; for `seconds` the device may be silent over it."""
+        future = asyncio.get_running_loop().create_future()
+        now = time.monotonic()
+        if self._gone or self.owes:
+            future.set_result(Answer.lost(self.client))
+            return future
+        self._open = _Open(question, future, now, now + seconds)
+        self.channel.most_floats = question.most_floats
+        self.channel.post(question.frame)
+        return future
+
+    def give_up(self) -> Answer:
+        """Stop waiting; the answer is refused when it comes."""
+        assert self._open is not None
+        self._open.given_up = True
+        return self._closing(self._open, Frame({}), "late")
+
+    def beat(self, silence: float) -> bool:
+        """Ask for a sign of life; return False if there was none for too long."""
+        now = time.monotonic()
+        until = self._open.until if self._open is not None else 0.0
+        if now > max(until, self.channel.heard + silence):
+            return False
+        self.channel.post(PING)
+        return True
+
+    async def attend(self) -> None:
+        """Receive until the connection ends."""
+        while True:
+            frame = await self.channel.receive()
+            if frame.kind != "pong":
+                self._take(frame)
+
+    def end(self, problem: str = "lost") -> None:
+        """Close the line; who waits for an answer learns it at once."""
+        self._gone = True
+        self.prepared = False
+        self.channel.abort()
+        if self._open is not None:
+            answer = self._closing(self._open, Frame({}), problem)
+            if not self._open.answer.done():
+                self._open.answer.set_result(answer)
+            self._open = None
+
+    def _take(self, frame: Frame) -> None:
+        opened = self._open
+        if opened is None:
+            raise FrameError(f"a frame '{frame.kind:.20}' that was not asked for")
+        problem = self._problem(opened, frame)
+        answer = self._closing(opened, frame, problem)
+        if problem:
+            self._refuse(self.client, problem, _told(frame))
+        self._open = None
+        self.channel.most_floats = 0
+        if not opened.answer.done():
+            opened.answer.set_result(answer)
+        self._freed(self, answer)
+
+    def _problem(self, opened: _Open, frame: Frame) -> str:
+        if frame.kind == "failed":
+            return "failed"
+        if frame.header.get("task") != opened.question.task:
+            return "another round"
+        if frame.kind != ANSWERS[opened.question.kind]:
+            return "another answer"
+        return "late" if opened.given_up else ""
+
+    def _closing(self, opened: _Open, frame: Frame, problem: str) -> Answer:
+        seconds = time.monotonic() - opened.sent
+        return Answer(self.client, frame, seconds, len(opened.question.frame), problem)
+
+
+def _told(frame: Frame) -> str:
+    return f"{frame.header.get('message', '')!s:.200}" or f"a frame '{frame.kind:.20}'"

@@ -1,0 +1,215 @@
+"""A backend whose clients are devices on a network: the clock is measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.errors import InputError, TooFewClientsError
+from fedpace.models.model import Model
+from fedpace.network.attendance import GRACE, Attendance
+from fedpace.network.deadlines import Deadlines
+from fedpace.network.replies import Accepted, Screen
+from fedpace.network.server import DeviceServer
+from fedpace.network.wire import Floats, Frame
+from fedpace.profile import FloatArray
+from fedpace.rounds.backend import NOBODY, Evaluation, Reply
+from fedpace.sampling.design import Draw
+from fedpace.seeds import Seeds
+
+# So often is an evaluation that nobody answers tried again.
+ATTEMPTS = 3
+
+
+class Devices:
+    """Train on devices that hold their own data; client i is the device of the i-th name.
+
+    One server carries any number of these, one after another: make a `Devices` for each run,
+    and `prepare` it with the run's job.
+
+    Parameters
+    ----------
+    server : DeviceServer
+        Whom the devices join.
+    model, seeds : Model, Seeds
+        For the initial parameters and their number; the data are not here.
+    deadline : float > 0, optional
+        Seconds after which a round does without those who have not answered. None: three times
+        the largest estimated time among the drawn; see `Deadlines`.
+    least : int ≥ 1, optional
+        While fewer devices are there, wait; None: half of them, rounded up.
+    patience : float ≥ 0
+        Seconds to wait for that many.
+    grace : float ≥ 0
+        Seconds that the others are given to join, once `least` are there.
+    say : callable of a str, optional
+        Told what is waited for.
+
+    Examples
+    --------
+    ::
+
+        with DeviceServer(["device-00", "device-01"], port=7100) as server:
+            devices = Devices(server, model, Seeds(0))
+            devices.prepare({"study": …, "seed": 0})     # goes to every device, now or later
+            outcome = run_known(devices, …)
+    """
+
+    def __init__(
+        self,
+        server: DeviceServer,
+        model: Model,
+        seeds: Seeds,
+        *,
+        deadline: float | None = None,
+        least: int | None = None,
+        patience: float = 600.0,
+        grace: float = GRACE,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self._server, self._model, self._seeds = server, model, seeds
+        self._attendance = Attendance(server, least, patience=patience, grace=grace, say=say)
+        self._deadlines = Deadlines(len(server.names), deadline)
+        self._screen = Screen(model.size, server.refuse)
+        self._weights: FloatArray | None = None
+
+    def prepare(self, job: dict[str, Any]) -> None:
+        """Send the job to every device, and wait until all have answered with their counts.
+
+        Those who join later get it then. Once `least` are ready, the others are given `grace`
+        seconds to join; a device that has joined is waited for while it prepares. Those who are
+        missing then count as if they held as many samples as the mean device.
+
+        Raises
+        ------
+        TooFewClientsError
+            If fewer than `least` are ready after `patience` seconds.
+        """
+        self._screen.forget_counts()
+        self._server.give(job, floats=self._model.size, accept=self._accept)
+        self._attendance.wait_for_all()
+        counts = self._screen.counts(len(self._server.names))
+        self._weights = counts / counts.sum()
+
+    @property
+    def refusals(self) -> Counter[tuple[int, str]]:
+        """How often something of a client was refused, by client and reason."""
+        return self._server.refusals
+
+    @property
+    def measured_times(self) -> FloatArray:
+        """The running estimate of t_i, in seconds; NaN where a client never answered."""
+        return self._deadlines.estimates
+
+    @property
+    def weights(self) -> FloatArray:
+        """p_i = n_i / Σ n, from the counts that the devices report."""
+        if self._weights is None:
+            raise InputError("weights must be known, got none yet; call prepare first")
+        return self._weights
+
+    @property
+    def usual_times(self) -> None:
+        """None: times are measured."""
+
+    def initial(self) -> FloatArray:
+        """Return the model's initial parameters."""
+        return self._model.initial(self._seeds.stream("init"))
+
+    def present(self) -> NDArray[np.bool_]:
+        """Return which devices are there, prepared, and owe no answer; wait for `least`.
+
+        Raises
+        ------
+        TooFewClientsError
+            If there are fewer after `patience` seconds.
+        """
+        free = self._attendance.wait_for_least()
+        mask = np.zeros(len(self._server.names), dtype=np.bool_)
+        mask[free] = True
+        return mask
+
+    def run(
+        self, parameters: FloatArray, draw: Draw, *, round_index: int, learning_rate: float
+    ) -> Reply:
+        """Send the model to the drawn, and return what comes back before the deadline."""
+        self._learn_from_the_late()
+        rates = np.ones(draw.clients.size) if draw.rates is None else draw.rates
+        fields = {
+            client: {"round": round_index, "learning_rate": learning_rate * rate}
+            for client, rate in zip(draw.clients.tolist(), rates.tolist(), strict=True)
+        }
+        answers = self._server.ask(
+            "train",
+            fields,
+            _sent(parameters),
+            most_floats=self._model.size,
+            seconds=self._deadlines.wait(draw.clients),
+        )
+        looked_at = {answer.client: self._screen.update(answer) for answer in answers}
+        accepted = [each for each in looked_at.values() if each is not None]
+        for answer in answers:
+            if looked_at[answer.client] is not None:
+                self._deadlines.observe(answer.client, answer.seconds)
+        came = [each.client for each in answers if each.problem not in ("lost", "late")]
+        refused = [client for client in came if looked_at[client] is None]
+        missing = len(accepted) < len(answers)
+        waited = max(answer.seconds for answer in answers) if missing else None
+        return _reply(accepted, refused, waited, self._model.size)
+
+    def evaluate(self, parameters: FloatArray) -> Evaluation:
+        """Ask all who are present for their loss and for what they classify right.
+
+        The mean is over those who answer. A model whose loss is not finite on most of them has
+        diverged: the loss is NaN.
+        """
+        sent = _sent(parameters)
+        for _ in range(ATTEMPTS):
+            clients = np.flatnonzero(self.present())
+            answers = self._server.ask(
+                "evaluate",
+                {client: {} for client in clients.tolist()},
+                sent,
+                seconds=self._deadlines.wait(clients),
+            )
+            evaluation = self._screen.evaluation(answers)
+            if evaluation is not None:
+                return evaluation
+        raise TooFewClientsError(
+            f"at least one device must evaluate the model, got none in {ATTEMPTS} attempts; look "
+            "at the devices, and run the same command again to go on"
+        )
+
+    def _accept(self, client: int, frame: Frame) -> bool:
+        return self._screen.count(client, frame.header.get("samples"))
+
+    def _learn_from_the_late(self) -> None:
+        for answer in self._server.late():
+            if answer.frame.kind == "update":
+                self._deadlines.observe(answer.client, answer.seconds)
+
+
+def _sent(parameters: FloatArray) -> Floats:
+    with np.errstate(over="ignore"):  # a model that has diverged so far is said to have
+        return parameters.astype(np.float32)
+
+
+def _reply(
+    accepted: list[Accepted], refused: list[int], waited: float | None, length: int
+) -> Reply:
+    return Reply(
+        np.array([each.client for each in accepted], dtype=np.int64),
+        np.array([each.update for each in accepted]).reshape(len(accepted), length),
+        np.array([each.seconds for each in accepted], dtype=np.float64),
+        np.array([each.grad_norm for each in accepted], dtype=np.float64),
+        losses=np.array([each.loss for each in accepted], dtype=np.float64),
+        computing_seconds=np.array([each.computing for each in accepted], dtype=np.float64),
+        bytes_down=np.array([each.bytes_down for each in accepted], dtype=np.int64),
+        bytes_up=np.array([each.bytes_up for each in accepted], dtype=np.int64),
+        refused=np.array(refused, dtype=np.int64) if refused else NOBODY,
+        waited=waited,
+    )

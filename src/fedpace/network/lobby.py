@@ -1,0 +1,198 @@
+"""Who is there: lets devices in, gives them the job, asks them, and notices who is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fedpace.network.connection import Answer, Connection, Question
+from fedpace.network.tls import certified_name
+from fedpace.network.wire import Channel, Frame, FrameError, encoded
+
+# A device that says nothing for so many seconds after connecting is not let in.
+HELLO = 20.0
+# So many may knock at the same moment.
+BACKLOG = 1024
+# Seconds that devices are given to read the goodbye.
+LEAVE = 5.0
+GONE = (OSError, EOFError, TimeoutError)
+
+logger = logging.getLogger(__name__)
+
+
+class Job(NamedTuple):
+    """What devices are to prepare for; `accept` looks at the answer of each."""
+
+    number: int
+    question: Question
+    accept: Callable[[int, Frame], bool]
+
+
+class Lobby:
+    """Keep the connections of all devices; lives in one event loop.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Who is let in.
+    refuse : callable of (client, reason, details)
+        Told of everything that is not accepted.
+    changed : callable
+        Called when who can be asked may have changed.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        refuse: Callable[[int, str, str], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self.connections: dict[int, Connection] = {}
+        self.late: list[Answer] = []
+        self._names = names
+        self._clients = {name: i for i, name in enumerate(names)}
+        self._refuse = refuse
+        self._changed = changed
+        self._job: Job | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def listen(
+        self, host: str, port: int, tls: ssl.SSLContext | None, *, heartbeat: float, silence: float
+    ) -> tuple[str, int]:
+        """Begin to listen; return the address."""
+        self._server = await asyncio.start_server(
+            self._welcome, host, port, ssl=tls, backlog=BACKLOG
+        )
+        self._tasks.add(asyncio.create_task(self._beat(heartbeat, silence)))
+        address = self._server.sockets[0].getsockname()
+        return str(address[0]), int(address[1])
+
+    async def give(
+        self, job: dict[str, Any], floats: int, accept: Callable[[int, Frame], bool]
+    ) -> None:
+        """Replace the job: those who are there get it now, others when they come."""
+        number = self._job.number + 1 if self._job is not None else 1
+        question = Question.about("job", -number, job=job, size=floats)
+        self._job = Job(number, question, accept)
+        for connection in self.connections.values():
+            connection.prepared = False
+            self._offer(connection)
+
+    async def ask(self, questions: Mapping[int, Question], seconds: float) -> list[Answer]:
+        """Ask all, and wait until each has answered or is gone, or the time is over."""
+        asked = {
+            client: self.connections[client].ask(question, seconds)
+            for client, question in questions.items()
+            if client in self.connections
+        }
+        connections = {client: self.connections[client] for client in asked}
+        if asked:
+            await asyncio.wait(asked.values(), timeout=seconds)
+        answers = []
+        for client in questions:
+            if client not in asked:
+                answers.append(Answer.lost(client))
+            elif asked[client].done():
+                answers.append(asked[client].result())
+            else:
+                answers.append(connections[client].give_up())
+        return answers
+
+    async def end(self, *, goodbye: bool) -> None:
+        """Take leave of all devices and stop listening."""
+        self._server.close()
+        for connection in self.connections.values() if goodbye else ():
+            connection.channel.post(encoded("goodbye"))
+        # The devices hang up: if we did, a sign of life on its way would be answered by a reset,
+        # and the goodbye lost.
+        until = time.monotonic() + LEAVE
+        while goodbye and self.connections and time.monotonic() < until:
+            await asyncio.sleep(0.01)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+
+    async def _beat(self, heartbeat: float, silence: float) -> None:
+        while True:
+            await asyncio.sleep(heartbeat)
+            for connection in list(self.connections.values()):
+                if not connection.beat(silence):
+                    logger.warning("%s: silent for too long", self._names[connection.client])
+                    connection.end()
+
+    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        channel = Channel(reader, writer)
+        try:
+            async with asyncio.timeout(HELLO):
+                client = await self._admitted(channel)
+            if client is not None:
+                await self._attend(client, channel)
+        except (FrameError, *GONE) as error:
+            logger.info("a connection ended: %s", error or type(error).__name__)
+        except asyncio.CancelledError:
+            pass  # the server is closing
+        finally:
+            self._tasks.discard(task)
+            channel.abort()
+
+    async def _admitted(self, channel: Channel) -> int | None:
+        """Return which client says hello, or None if it is not who it says."""
+        frame = await channel.receive()
+        name = str(frame.header.get("name"))
+        reason = ""
+        if frame.kind != "hello" or name not in self._clients:
+            reason = "this name is not expected"
+        elif channel.is_encrypted and certified_name(channel.certificate) != name:
+            reason = "the certificate is for another name"
+        if not reason:
+            return self._clients[name]
+        logger.warning("a device that calls itself '%.40s' is not let in: %s", name, reason)
+        await channel.send(encoded("refused", message=reason))
+        with contextlib.suppress(*GONE):
+            await channel.closed()
+        return None
+
+    async def _attend(self, client: int, channel: Channel) -> None:
+        connection = Connection(client, channel, self._refuse, self._freed)
+        if client in self.connections:  # it came back before we noticed that it was gone
+            self.connections[client].end()
+        self.connections[client] = connection
+        channel.post(encoded("welcome"))
+        self._offer(connection)
+        problem = "lost"
+        try:
+            await connection.attend()
+        except FrameError as error:
+            problem = "frame"
+            self._refuse(client, problem, str(error))
+        finally:
+            connection.end(problem)
+            if self.connections.get(client) is connection:
+                del self.connections[client]
+            self._changed()
+
+    def _offer(self, connection: Connection) -> None:
+        """Give the job to a device that does not have it yet."""
+        if self._job is not None and connection.job != self._job.number and not connection.owes:
+            connection.job = self._job.number
+            connection.ask(self._job.question)
+
+    def _freed(self, connection: Connection, answer: Answer) -> None:
+        """Look at an answer; the device can be asked again."""
+        job = self._job
+        if job is not None and answer.frame.kind == "ready" and not answer.problem:
+            current = connection.job == job.number
+            connection.prepared = current and job.accept(connection.client, answer.frame)
+        if answer.problem == "late":
+            self.late.append(answer)
+        self._offer(connection)
+        self._changed()

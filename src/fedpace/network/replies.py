@@ -1,0 +1,145 @@
+"""What devices say is looked at here before it counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedpace.network.connection import Answer
+from fedpace.profile import FloatArray
+from fedpace.rounds.backend import Evaluation
+from fedpace.rounds.screening import BadReplyError, Border
+
+
+class Accepted(NamedTuple):
+    """An update that counts; `computing` is the share of the seconds spent on training."""
+
+    client: int
+    update: FloatArray
+    seconds: float
+    grad_norm: float
+    loss: float
+    computing: float
+    bytes_down: int
+    bytes_up: int
+
+
+class _Share(NamedTuple):
+    """A client's share in an evaluation."""
+
+    samples: int
+    loss: float
+    correct: int
+    held_out: int
+
+
+class Screen:
+    """Look at answers, and refuse or bound what cannot be right.
+
+    Parameters
+    ----------
+    length : int
+        The number of parameters.
+    refuse : callable of (client, reason, details)
+        Told of everything that is refused or bounded.
+    """
+
+    def __init__(self, length: int, refuse: Callable[[int, str, str], None]) -> None:
+        self._length = length
+        self._refuse = refuse
+        self._border = Border()
+        self._samples: dict[int, int] = {}
+        self._held_out: dict[int, int] = {}
+
+    def forget_counts(self) -> None:
+        """Let every device say anew how many samples it holds."""
+        self._samples.clear()
+        self._held_out.clear()
+
+    def counts(self, n: int) -> FloatArray:
+        """Return n_i; the mean of the others for those who are not known."""
+        known = np.array(list(self._samples.values()), dtype=np.float64)
+        counts = np.full(n, known.mean())
+        counts[list(self._samples)] = known
+        return counts
+
+    def count(self, client: int, value: object) -> bool:
+        """Return whether a device's number of samples is one, and the one that it said before."""
+        try:
+            samples = self._border.count(value)
+            if samples != self._samples.get(client, samples):
+                raise BadReplyError(f"{samples} samples, not {self._samples[client]} as before")
+        except BadReplyError as error:
+            self._refuse(client, "samples", str(error))
+            return False
+        self._samples[client] = samples
+        return True
+
+    def update(self, answer: Answer) -> Accepted | None:
+        """Return the update in an answer, or None if there is none that counts."""
+        if answer.problem:
+            return None
+        header, client = answer.frame.header, answer.client
+        reason = "update"
+        try:
+            update = self._border.update(answer.frame.floats, length=self._length)
+            reason = "gradient norm"
+            grad_norm = self._border.grad_norm(client, header.get("grad_norm"))
+            reason = "loss"
+            loss = self._border.loss(header.get("loss"))
+            reason = "seconds"
+            computing = self._border.loss(header.get("computing_seconds"))
+        except BadReplyError as error:
+            self._refuse(client, reason, str(error))
+            return None
+        if grad_norm < header["grad_norm"]:
+            self._refuse(client, "gradient norm bounded", f"{header['grad_norm']:g}")
+        if not 0 <= computing <= answer.seconds:
+            self._refuse(client, "seconds bounded", f"{computing:g}")
+        computing = min(max(computing, 0.0), answer.seconds)
+        return Accepted(
+            client,
+            update,
+            answer.seconds,
+            grad_norm,
+            loss,
+            computing,
+            answer.bytes_down,
+            answer.frame.length,
+        )
+
+    def evaluation(self, answers: Sequence[Answer]) -> Evaluation | None:
+        """Return F(w) and the accuracy over those who answered, or None if nobody did."""
+        came = [answer for answer in answers if not answer.problem]
+        losses = [answer.frame.header.get("loss") for answer in came]
+        if came and 2 * losses.count(None) > len(came):
+            return Evaluation(math.nan, math.nan)
+        shares = [share for share in map(self._share, came) if share is not None]
+        if not shares:
+            return None
+        samples, means, correct, held_out = np.array(shares, dtype=np.float64).T
+        accuracy = correct.sum() / held_out.sum() if held_out.any() else math.nan
+        return Evaluation(float(samples @ means / samples.sum()), float(accuracy))
+
+    def _share(self, answer: Answer) -> _Share | None:
+        header, client = answer.frame.header, answer.client
+        try:
+            loss = self._border.loss(header.get("loss"))
+            held_out = _whole(header.get("held_out"))
+            correct = _whole(header.get("correct"))
+            if correct > held_out or held_out != self._held_out.get(client, held_out):
+                raise BadReplyError(f"{correct} right of {held_out} held out")
+        except BadReplyError as error:
+            self._refuse(client, "evaluation", str(error))
+            return None
+        self._held_out[client] = held_out
+        return _Share(self._samples[client], loss, correct, held_out)
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
+        raise BadReplyError(f"a count is no whole number: {value!r:.40}")
+    return value

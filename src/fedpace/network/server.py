@@ -1,0 +1,178 @@
+"""Whom devices join: an event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from fedpace.errors import InputError
+from fedpace.network.connection import Answer, Question
+from fedpace.network.lobby import Lobby
+from fedpace.network.tls import check_private
+from fedpace.network.wire import Floats, Frame
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class DeviceServer:
+    """Listen for devices, know who is there, ask them things and wait for the answers.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of the devices that are let in; client i is the i-th.
+    host, port : str, int
+        Where to listen; port 0 takes a free one, see `address`.
+    tls : ssl.SSLContext, optional
+        See `fedpace.network.tls.server_context`; needed unless the host is a loopback address.
+    insecure : bool
+        Allow plain connections from other machines.
+    heartbeat, silence : float > 0
+        Seconds between signs of life that are asked for, and without any after which a device
+        is taken for gone.
+
+    Attributes
+    ----------
+    address : (str, int)
+        Where it listens.
+    refusals : Counter of (client, reason)
+        How often something of a client was refused.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+        insecure: bool = False,
+        heartbeat: float = 5.0,
+        silence: float = 30.0,
+    ) -> None:
+        check_private(host, tls, insecure=insecure)
+        if not names or len(set(names)) != len(names):
+            raise InputError(f"names must differ, got {list(names)!r:.80}; give one per device")
+        self.names = list(names)
+        self.refusals: Counter[tuple[int, str]] = Counter()
+        self._changed = threading.Condition()
+        self._lobby = Lobby(self.names, self.refuse, self._notify)
+        self._task = 0
+        self._closed = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="devices", daemon=True)
+        self._thread.start()
+        try:
+            self.address = self._in_loop(
+                self._lobby.listen(host, port, tls, heartbeat=heartbeat, silence=silence)
+            )
+        except OSError as error:
+            self._stop()
+            raise InputError(
+                f"address must be free to listen on, got {host}:{port}: {error.strerror}; "
+                "choose another"
+            ) from None
+
+    def __enter__(self) -> DeviceServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def connected(self) -> list[int]:
+        """The clients that are connected, prepared or not."""
+        return sorted(self._lobby.connections.copy())
+
+    @property
+    def free(self) -> list[int]:
+        """The clients that can be asked: connected, prepared for the job, owing no answer."""
+        connections = self._lobby.connections.copy()
+        return sorted(i for i, each in connections.items() if each.prepared and not each.owes)
+
+    @property
+    def preparing(self) -> list[int]:
+        """The clients that have the job, and have not answered it yet."""
+        connections = self._lobby.connections.copy()
+        return sorted(i for i, each in connections.items() if each.owes and not each.prepared)
+
+    def give(
+        self, job: dict[str, Any], *, floats: int, accept: Callable[[int, Frame], bool]
+    ) -> None:
+        """Send a job to all devices, now or when they join.
+
+        `floats` is the length of the models that will be sent, `accept` looks at the answer of
+        each and says whether it may take part; it is called in the server's thread.
+        """
+        self._in_loop(self._lobby.give(job, floats, accept))
+
+    def ask(
+        self,
+        kind: str,
+        fields: Mapping[int, dict[str, Any]],
+        floats: Floats,
+        *,
+        most_floats: int = 0,
+        seconds: float,
+    ) -> list[Answer]:
+        """Ask clients, each with its own fields, and return one answer each, by client.
+
+        Waits until all have answered or are gone, at most `seconds`; an answer brings at most
+        `most_floats` numbers.
+        """
+        self._task += 1
+        written: dict[str, Question] = {}  # once for all who are asked the same
+        questions = {}
+        for client, own in sorted(fields.items()):
+            if repr(own) not in written:
+                written[repr(own)] = Question.about(
+                    kind, self._task, floats, most_floats=most_floats, **own
+                )
+            questions[client] = written[repr(own)]
+        return self._in_loop(self._lobby.ask(questions, seconds))
+
+    def wait(self, seconds: float) -> None:
+        """Wait until who can be asked may have changed, at most so long."""
+        with self._changed:
+            self._changed.wait(seconds)
+
+    def late(self) -> list[Answer]:
+        """Return the answers that came too late, each once."""
+        late, self._lobby.late = self._lobby.late, []
+        return late
+
+    def refuse(self, client: int, reason: str, details: str) -> None:
+        """Count and log something that is not accepted."""
+        with self._changed:
+            self.refusals[client, reason] += 1
+        logger.warning("%s: refused (%s): %s", self.names[client], reason, details)
+
+    def close(self, *, goodbye: bool = True) -> None:
+        """Stop listening; with `goodbye` devices end, else they wait for the next server."""
+        if not self._closed:
+            self._in_loop(self._lobby.end(goodbye=goodbye))
+            self._stop()
+
+    def _stop(self) -> None:
+        self._closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _in_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()

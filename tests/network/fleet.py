@@ -1,0 +1,103 @@
+"""A small fleet: the data of four clients, and processes that each hold one client's."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpace.data.shards import Split
+from fedpace.data.synthetic import synthetic
+from fedpace.devices.round_times import Steady
+from fedpace.models.logistic import Logistic
+from fedpace.network.device import Prepare, serve
+from fedpace.network.devices import Devices
+from fedpace.network.server import DeviceServer
+from fedpace.network.wire import Pace
+from fedpace.rounds.local import LocalTrainer
+from fedpace.rounds.simulator import Simulator
+from fedpace.sampling.design import Draw
+from fedpace.seeds import Seeds
+
+N = 4
+SEED = 3
+NAMES = [f"device-{i}" for i in range(N)]
+MODEL = Logistic(features=12, classes=3, dtype=np.float32)
+ALL = Draw(np.arange(N), np.full(N, 0.25))
+ROOT = Path(__file__).parents[2]
+
+
+def split(seed: int = SEED) -> Split:
+    sizes = np.array([20, 35, 50, 95])
+    rng = Seeds(seed).stream("data")
+    return synthetic(sizes, rng, alpha=1.0, beta=1.0, features=12, classes=3, test_share=0.2)
+
+
+def simulator(seed: int = SEED) -> Simulator:
+    times = Steady(np.array([1.0, 2.0, 3.0, 4.0]))
+    return Simulator(split(seed), MODEL, times, Seeds(seed), local_steps=5, batch=8)
+
+
+def trainer(client: int, seed: int = SEED) -> LocalTrainer:
+    data, steps = split(seed), simulator(seed).steps
+    own = Split(data.train.client(client), data.test.client(client))
+    return LocalTrainer(own, MODEL, Seeds(seed), client, steps)
+
+
+def started(module: str, *arguments: object) -> subprocess.Popen[bytes]:
+    """Start one of the modules beside this one as a process."""
+    command = [sys.executable, "-m", f"tests.network.{module}", *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT)
+
+
+def joined(port: int, client: int, *arguments: object) -> subprocess.Popen[bytes]:
+    """Start a device as a process of its own."""
+    return started("join", port, client, *arguments)
+
+
+@contextmanager
+def served(
+    server: DeviceServer,
+    client: int,
+    pace: Pace | None = None,
+    prepare: Prepare | None = None,
+) -> Iterator[None]:
+    """Be a device in a thread of this process; it ends by the server's goodbye."""
+    made = prepare or (lambda job: trainer(client, job["seed"]))
+    thread = threading.Thread(
+        target=serve, args=(*server.address, NAMES[client], made), kwargs={"pace": pace}
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        server.close()
+        thread.join()
+
+
+def prepared(server: DeviceServer, **options: Any) -> Devices:
+    """Return devices that are ready to train."""
+    settings = {"deadline": 20.0, "grace": 20.0, "patience": 20.0, "least": N} | options
+    devices = Devices(server, MODEL, Seeds(SEED), **settings)
+    devices.prepare({"seed": SEED})
+    return devices
+
+
+def until(condition: Callable[[], Any], seconds: float = 30.0) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def ended(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Leave no process behind."""
+    for process in processes:
+        process.kill()
+        process.wait()

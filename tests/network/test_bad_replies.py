@@ -1,0 +1,224 @@
+"""One device of seven sends what it should not; the others go on."""
+
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpace.network.devices import Devices
+from fedpace.network.server import DeviceServer
+from fedpace.network.wire import encoded
+from fedpace.sampling.design import Draw
+from fedpace.seeds import Seeds
+from tests.network.fakes import Fake, honest
+from tests.network.fleet import MODEL, until
+
+N = 7
+BAD = 2
+OTHERS = [client for client in range(N) if client != BAD]
+NAN, INFINITY = (np.full(MODEL.size, value, dtype=np.float32) for value in (np.nan, np.inf))
+
+
+@pytest.fixture
+def server() -> Iterator[DeviceServer]:
+    with DeviceServer([f"device-{i}" for i in range(N)]) as server:
+        yield server
+
+
+def fleet(server: DeviceServer, answer: Any) -> Devices:
+    port = server.address[1]
+    for client in OTHERS:
+        Fake(port, client)
+    Fake(port, BAD, answer)
+    devices = Devices(server, MODEL, Seeds(0), deadline=20.0, grace=0.2, least=N - 1)
+    devices.prepare({})
+    return devices
+
+
+def run(devices: Devices, index: int, clients: list[int] | None = None) -> Any:
+    drawn = np.arange(N) if clients is None else np.array(clients)
+    draw = Draw(drawn, np.full(drawn.size, 1 / drawn.size))
+    return devices.run(np.zeros(MODEL.size), draw, round_index=index, learning_rate=0.1)
+
+
+def lying(**changes: Any) -> Any:
+    """Answer honestly in the first round and with changes afterwards."""
+
+    def answer(header: dict[str, Any]) -> bytes:
+        if header["kind"] == "train" and header["round"] > 0:
+            return honest(BAD, header, **changes)
+        return honest(BAD, header)
+
+    return answer
+
+
+def as_type(kind: str, header: dict[str, Any]) -> bytes:
+    """Write an update whose numbers are of another type."""
+    said = {"kind": "update", "task": header["task"], "dtype": kind, "floats": MODEL.size}
+    text = json.dumps(said).encode()
+    return struct.pack("!I", len(text)) + text + np.zeros(MODEL.size, dtype=kind).tobytes()
+
+
+REFUSED = {
+    "nan": ({"floats": NAN}, "update"),
+    "infinity": ({"floats": INFINITY}, "update"),
+    "too_short": ({"floats": np.zeros(3, dtype=np.float32)}, "update"),
+    "empty": ({"floats": np.zeros(0, dtype=np.float32)}, "update"),
+    "thousandfold": ({"floats": np.full(MODEL.size, 1e6, dtype=np.float32)}, "update"),
+    "ten_times_the_size": ({"floats": np.zeros(10 * MODEL.size, dtype=np.float32)}, "frame"),
+    "another_round": ({"task": 1}, "another round"),
+    "negative_norm": ({"grad_norm": -1.0}, "gradient norm"),
+    "norm_that_is_no_number": ({"grad_norm": "1e3"}, "gradient norm"),
+    "loss_that_is_no_number": ({"loss": None}, "loss"),
+    "seconds_that_are_no_number": ({"computing_seconds": [1]}, "seconds"),
+}
+
+
+@pytest.mark.parametrize(("changes", "reason"), REFUSED.values(), ids=REFUSED)
+def test_refuses_and_counts_a_bad_reply_and_keeps_the_others(
+    server: DeviceServer, changes: dict[str, Any], reason: str
+) -> None:
+    devices = fleet(server, lying(**changes))
+    assert run(devices, 0).clients.tolist() == list(range(N))
+    reply = run(devices, 1)
+    assert reply.clients.tolist() == OTHERS
+    assert reply.refused.tolist() == [BAD]
+    np.testing.assert_allclose(reply.updates, 0.01)
+    assert devices.refusals == {(BAD, reason): 1}
+
+
+@pytest.mark.parametrize("kind", ["float64", "int32", "float16"])
+def test_refuses_numbers_of_another_type(server: DeviceServer, kind: str) -> None:
+    def answer(header: dict[str, Any]) -> bytes:
+        return as_type(kind, header) if header["kind"] == "train" else honest(BAD, header)
+
+    devices = fleet(server, answer)
+    reply = run(devices, 0)
+    assert reply.clients.tolist() == OTHERS
+    assert reply.refused.tolist() == [BAD]
+    assert devices.refusals == {(BAD, "frame"): 1}
+
+
+@pytest.mark.parametrize("samples", [-5, 0, 2.5, True, None, "many", 10**18])
+def test_does_not_let_in_a_device_whose_sample_count_is_none(
+    server: DeviceServer, samples: Any
+) -> None:
+    devices = fleet(server, lambda header: honest(BAD, header, samples=samples))
+    assert np.flatnonzero(devices.present()).tolist() == OTHERS
+    assert devices.refusals == {(BAD, "samples"): 1}
+
+
+def test_does_not_let_in_a_device_whose_sample_count_changed(server: DeviceServer) -> None:
+    devices = fleet(server, None)
+    before = devices.weights
+    Fake(server.address[1], BAD, lambda header: honest(BAD, header, samples=10**6))
+    until(lambda: devices.refusals[BAD, "samples"])
+    assert np.flatnonzero(devices.present()).tolist() == OTHERS
+    np.testing.assert_array_equal(devices.weights, before)
+
+
+def test_bounds_a_gradient_norm_of_1e30(server: DeviceServer) -> None:
+    devices = fleet(server, lying(grad_norm=1e30))
+    run(devices, 0)
+    reply = run(devices, 1)
+    assert reply.clients.size == N
+    honest_norms = np.delete(reply.grad_norms, BAD)
+    assert reply.grad_norms[BAD] <= 10 * np.median(honest_norms)
+    assert devices.refusals == {(BAD, "gradient norm bounded"): 1}
+
+
+@pytest.mark.parametrize("claimed", [1e9, -3.0])
+def test_bounds_computing_seconds_by_what_was_measured(
+    server: DeviceServer, claimed: float
+) -> None:
+    devices = fleet(server, lying(computing_seconds=claimed))
+    reply = run(devices, 1)
+    assert (reply.computing_seconds >= 0).all()
+    assert (reply.computing_seconds <= reply.seconds).all()
+    assert devices.refusals == {(BAD, "seconds bounded"): 1}
+
+
+def test_does_not_believe_a_device_that_claims_to_be_fast(server: DeviceServer) -> None:
+    # The round's seconds are the server's own: a header that names others changes nothing.
+    devices = fleet(server, lying(seconds=1e-12))
+    reply = run(devices, 1)
+    assert reply.seconds[BAD] > 1e-6
+    assert not devices.refusals
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack("!I", 2**31) + b"{",
+        struct.pack("!I", 2) + b"[]",
+        struct.pack("!I", 4000) + b"[" * 4000,
+        encoded("update", loss=0)[:-1],
+        struct.pack("!I", 34) + b'{"kind":"update","floats":-1,"x":1}',
+    ],
+    ids=["another_protocol", "endless_header", "no_object", "deep", "no_json", "negative"],
+)
+def test_drops_a_device_that_does_not_speak_the_protocol(
+    server: DeviceServer, frame: bytes
+) -> None:
+    def answer(header: dict[str, Any]) -> bytes:
+        return frame + b"x" * 100 if header["kind"] == "train" else honest(BAD, header)
+
+    devices = fleet(server, answer)
+    reply = run(devices, 0)
+    assert reply.clients.tolist() == OTHERS
+    assert devices.refusals == {(BAD, "frame"): 1}
+    assert run(devices, 1, OTHERS).clients.tolist() == OTHERS
+
+
+def test_drops_a_device_that_speaks_unasked(server: DeviceServer) -> None:
+    def answer(header: dict[str, Any]) -> bytes:
+        return honest(BAD, header) * (2 if header["kind"] == "train" else 1)
+
+    devices = fleet(server, answer)
+    assert run(devices, 0).clients.size == N  # the first of the two is a reply as any other
+    until(lambda: BAD not in server.connected)
+    assert devices.refusals == {(BAD, "frame"): 1}
+
+
+def test_counts_a_device_whose_training_fails(server: DeviceServer) -> None:
+    def answer(header: dict[str, Any]) -> bytes:
+        if header["kind"] == "train":
+            return encoded("failed", task=header["task"], message="MemoryError")
+        return honest(BAD, header)
+
+    devices = fleet(server, answer)
+    assert run(devices, 0).clients.tolist() == OTHERS
+    assert devices.refusals == {(BAD, "failed"): 1}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"loss": None}, {"loss": "0"}, {"correct": 3}, {"correct": -1}, {"held_out": 1.5}],
+    ids=str,
+)
+def test_refuses_a_bad_share_in_an_evaluation(
+    server: DeviceServer, changes: dict[str, Any]
+) -> None:
+    def answer(header: dict[str, Any]) -> bytes:
+        return honest(BAD, header, **changes if header["kind"] == "evaluate" else {})
+
+    devices = fleet(server, answer)
+    assert devices.evaluate(np.zeros(MODEL.size)) == (1.0, 0.5)
+    assert devices.refusals == {(BAD, "evaluation"): 1}
+
+
+def test_says_that_a_model_has_diverged_when_most_devices_say_so(server: DeviceServer) -> None:
+    port = server.address[1]
+    for client in range(N):
+        Fake(port, client, lambda header, i=client: honest(i, header, **_without_loss(header)))  # type: ignore[misc]
+    devices = Devices(server, MODEL, Seeds(0), deadline=20.0)
+    devices.prepare({})
+    assert np.isnan(devices.evaluate(np.full(MODEL.size, 1e300)).loss)
+
+
+def _without_loss(header: dict[str, Any]) -> dict[str, Any]:
+    return {"loss": None} if header["kind"] == "evaluate" else {}

@@ -1,0 +1,149 @@
+"""Devices that die, hang, come back or come late, as real processes; the run goes on."""
+
+import signal
+import subprocess
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpace.errors import TooFewClientsError
+from fedpace.network.devices import Devices
+from fedpace.network.server import DeviceServer
+from fedpace.rounds.backend import Reply
+from fedpace.sampling.design import Draw
+from tests.network.fakes import Fake, honest
+from tests.network.fleet import ALL, MODEL, N, joined, prepared, until
+
+Processes = list[subprocess.Popen[bytes]]
+
+
+def run(devices: Devices, index: int, clients: Any = None) -> Reply:
+    draw = ALL if clients is None else Draw(np.array(clients), np.full(len(clients), 0.25))
+    return devices.run(devices.initial(), draw, round_index=index, learning_rate=0.1)
+
+
+def test_goes_on_at_once_without_a_device_that_is_killed_mid_round(
+    server: DeviceServer, processes: Processes
+) -> None:
+    processes += [
+        joined(server.address[1], client, 1.0 if client == 1 else 0) for client in range(N)
+    ]
+    devices = prepared(server, deadline=60.0, least=3)
+    threading.Timer(0.3, processes[1].kill).start()
+    reply = run(devices, 0)
+    assert reply.clients.tolist() == [0, 2, 3]
+    assert reply.refused.size == 0
+    assert reply.waited is not None
+    assert reply.waited < 60.0  # the deadline was not waited for
+    assert devices.present().tolist() == [True, False, True, True]
+
+
+def test_does_without_a_device_that_hangs_until_it_answers_again(
+    server: DeviceServer, processes: Processes
+) -> None:
+    processes += [joined(server.address[1], client) for client in range(N)]
+    devices = prepared(server, deadline=1.0, least=3)
+    processes[2].send_signal(signal.SIGSTOP)
+    reply = run(devices, 0)
+    assert reply.clients.tolist() == [0, 1, 3]
+    assert reply.waited is not None
+    assert reply.waited >= 1.0
+    assert devices.present().tolist() == [True, True, False, True]
+    assert run(devices, 1, [0, 1, 3]).waited is None  # the others are not held up any more
+    processes[2].send_signal(signal.SIGCONT)
+    until(lambda: devices.present().all())
+    assert devices.refusals == {(2, "late"): 1}
+    assert run(devices, 2).clients.tolist() == [0, 1, 2, 3]
+
+
+def test_drops_a_device_that_is_silent_for_too_long(processes: Processes) -> None:
+    with DeviceServer([f"device-{i}" for i in range(N)], heartbeat=0.1, silence=0.5) as server:
+        processes += [joined(server.address[1], client) for client in range(N)]
+        devices = prepared(server, least=3)
+        processes[0].send_signal(signal.SIGSTOP)
+        until(lambda: 0 not in server.connected)
+        assert devices.present().tolist() == [False, True, True, True]
+        processes[0].send_signal(signal.SIGCONT)
+        until(lambda: devices.present().all())  # it connects again by itself
+
+
+def test_takes_back_a_device_that_was_killed_and_started_again(
+    server: DeviceServer, processes: Processes
+) -> None:
+    processes += [joined(server.address[1], client) for client in range(N)]
+    devices = prepared(server, least=3)
+    processes[3].kill()
+    processes[3].wait()
+    until(lambda: not devices.present()[3])
+    processes.append(joined(server.address[1], 3))
+    until(lambda: devices.present()[3])
+    assert run(devices, 0).clients.tolist() == [0, 1, 2, 3]
+
+
+def test_lets_a_new_connection_replace_the_old_one(server: DeviceServer) -> None:
+    port = server.address[1]
+    for client in range(N):
+        Fake(port, client)
+    devices = prepared(server)
+    again = Fake(port, 1)  # the first is still open
+    until(lambda: devices.present()[1])
+    assert run(devices, 0).clients.tolist() == [0, 1, 2, 3]
+    again.close()
+    until(lambda: not np.isin(1, server.connected))
+
+
+def test_lets_a_device_join_late(server: DeviceServer, processes: Processes) -> None:
+    processes += [joined(server.address[1], client) for client in range(N - 1)]
+    devices = prepared(server, least=3, grace=0.1)
+    assert devices.present().tolist() == [True, True, True, False]
+    # Until it says how many samples it holds, it counts as the mean of the others.
+    assert devices.weights[3] == pytest.approx(devices.weights[:3].mean())
+    processes.append(joined(server.address[1], 3))
+    until(lambda: devices.present().all())
+    assert run(devices, 0).clients.tolist() == [0, 1, 2, 3]
+
+
+def test_waits_with_a_message_for_too_few_devices_and_then_says_so(server: DeviceServer) -> None:
+    fakes = [Fake(server.address[1], client) for client in range(N)]
+    said: list[str] = []
+    devices = prepared(server, least=3, patience=0.3, say=said.append)
+    for fake in fakes[:2]:
+        fake.close()
+    until(lambda: len(server.connected) == 2)
+    with pytest.raises(TooFewClientsError, match=r"at least 3 devices must be there, got 2 after"):
+        devices.present()
+    assert said == ["waiting for devices: 2 of 3 are ready, without device-0, device-1"]
+
+
+def test_learns_from_a_late_reply_how_slow_a_device_has_become(server: DeviceServer) -> None:
+    release = threading.Event()
+
+    def slow(header: dict[str, Any]) -> bytes:
+        if header["kind"] == "train":
+            release.wait(10)
+        return honest(0, header)
+
+    Fake(server.address[1], 0, slow)
+    devices = prepared(server, least=1, grace=0.0, deadline=0.2)
+    assert run(devices, 0, [0]).clients.size == 0
+    release.set()
+    until(lambda: server.free == [0])
+    run(devices, 1, [0])
+    assert devices.measured_times[0] > 0.05
+
+
+def test_leaves_the_model_as_it_is_when_nobody_answers(server: DeviceServer) -> None:
+    for client in range(N):
+        Fake(server.address[1], client, lambda header, i=client: _silent(i, header))  # type: ignore[misc]
+    devices = prepared(server, deadline=0.2)
+    reply = run(devices, 0)
+    assert reply.clients.size == 0
+    assert reply.updates.shape == (0, MODEL.size)
+    assert reply.waited is not None
+    assert reply.waited >= 0.2
+
+
+def _silent(client: int, header: dict[str, Any]) -> bytes | None:
+    return None if header["kind"] == "train" else honest(client, header)

@@ -1,0 +1,121 @@
+"""The server dies, or its disk is full: what was done stays done."""
+
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpace.errors import InputError, TooFewClientsError
+from fedpace.network.server import DeviceServer
+from fedpace.rounds.checkpoint import Checkpoint
+from fedpace.rounds.history import Row
+from tests.network.fakes import Fake
+from tests.network.fleet import N, joined, prepared, simulator, started, until
+from tests.network.lead import ABOUT, trained
+
+ROUNDS = 40
+
+
+def rows_in(file: Path) -> list[Row]:
+    found = Checkpoint(file, ABOUT).resume("train")
+    return [] if found is None else list(found.rows)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [(0.05, 0.2), pytest.param((0.11, 0.34), marks=pytest.mark.slow)],
+    ids=["early", "later"],
+)
+def test_goes_on_from_its_checkpoint_after_kill_9_at_any_moment(
+    tmp_path: Path, processes: list[subprocess.Popen[bytes]], moments: tuple[float, float]
+) -> None:
+    port, file = free_port(), tmp_path / "run.npz"
+    processes += [joined(port, client, 0.02) for client in range(N)]
+    for moment in moments:
+        before = len(rows_in(file)) if file.exists() else 0
+        server = started("lead", port, file, ROUNDS)
+        processes.append(server)
+        until(lambda before=before: file.exists() and len(rows_in(file)) > before)  # type: ignore[misc]
+        threading.Event().wait(moment)
+        server.kill()
+        server.wait()
+    assert 0 < len(rows_in(file)) < ROUNDS
+    processes.append(started("lead", port, file, ROUNDS))
+    assert processes[-1].wait(60) == 0
+    rows = rows_in(file)
+    assert [row.round for row in rows] == list(range(1, ROUNDS + 1))
+    assert np.all(np.diff([row.seconds for row in rows]) > 0)
+    expected = trained(simulator(), tmp_path / "simulated.npz", ROUNDS)[1:]
+    assert [row.clients.tolist() for row in rows] == [row.clients.tolist() for row in expected]
+    np.testing.assert_allclose(
+        [row.loss for row in rows], [row.loss for row in expected], rtol=1e-5
+    )
+    for device in processes[:N]:
+        assert device.wait(10) == 0  # the last server said goodbye
+
+
+def test_stops_with_its_state_saved_when_too_few_devices_are_left(
+    server: DeviceServer, tmp_path: Path
+) -> None:
+    fakes = [Fake(server.address[1], client) for client in range(N)]
+    devices = prepared(server, least=3, patience=0.5)
+    file = tmp_path / "run.npz"
+    leave = [threading.Timer(0.2, fake.close) for fake in fakes[:2]]
+    for timer in leave:
+        timer.start()
+    with pytest.raises(TooFewClientsError, match="run the same command again to go on"):
+        trained(devices, file, rounds=10**6)
+    for timer in leave:
+        timer.join()
+    done = rows_in(file)
+    assert [row.round for row in done] == list(range(1, len(done) + 1))
+    for client in range(2):
+        Fake(server.address[1], client)
+    until(lambda: len(server.free) == N)
+    rows = trained(devices, file, rounds=len(done) + 5)
+    assert [row.round for row in rows] == list(range(len(done) + 6))
+
+
+def test_a_full_disk_stops_training_and_leaves_the_previous_checkpoint(
+    server: DeviceServer, small_disk: Path
+) -> None:
+    for client in range(N):
+        Fake(server.address[1], client)
+    devices = prepared(server)
+    file = small_disk / "run.npz"
+    with pytest.raises(InputError, match=r"run.npz: cannot be written: No space left on device"):
+        trained(devices, file, rounds=10**6)  # the rows fill it
+    done = rows_in(file)
+    assert len(done) > 3
+    assert [row.round for row in done] == list(range(1, len(done) + 1))
+    assert list(small_disk.iterdir()) == [file]
+
+
+def test_devices_outlive_servers_that_close_without_a_goodbye(
+    processes: list[subprocess.Popen[bytes]],
+) -> None:
+    port = free_port()
+    processes += [joined(port, client) for client in range(2)]
+    for _ in range(2):
+        server = DeviceServer([f"device-{i}" for i in range(2)], port=port)
+        until(lambda server=server: server.connected == [0, 1])  # type: ignore[misc]
+        server.close(goodbye=False)
+    with DeviceServer([f"device-{i}" for i in range(2)], port=port) as server:
+        until(lambda: server.connected == [0, 1])
+    assert [process.wait(10) for process in processes] == [0, 0]
+
+
+def test_says_which_address_is_taken(server: DeviceServer) -> None:
+    port = server.address[1]
+    with pytest.raises(InputError, match=rf"got 127.0.0.1:{port}: .*; choose another"):
+        DeviceServer(["device-0"], port=port)

@@ -1,0 +1,132 @@
+"""Who has no certificate, another authority's, or one of another name, gets nothing."""
+
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpace.errors import InputError
+from fedpace.network.device import serve
+from fedpace.network.server import DeviceServer
+from fedpace.network.tls import client_context, server_context
+from fedpace.network.trainer import Trainer
+from fedpace.network.wire import encoded
+from tests.network.certificates import write_certificates
+from tests.network.fleet import ALL, NAMES, N, joined, prepared
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_certificates(tmp_path_factory.mktemp("tls") / "ours", NAMES)
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_certificates(tmp_path_factory.mktemp("tls") / "theirs", NAMES)
+
+
+@pytest.fixture
+def server(ours: Path) -> Iterator[DeviceServer]:
+    with DeviceServer(NAMES, tls=server_context(ours)) as server:
+        yield server
+
+
+def never(job: dict[str, Any]) -> Trainer:
+    raise AssertionError("got a job")
+
+
+def test_trains_over_tls(
+    server: DeviceServer, ours: Path, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    processes += [joined(server.address[1], client, 0, ours) for client in range(N)]
+    devices = prepared(server)
+    reply = devices.run(devices.initial(), ALL, round_index=0, learning_rate=0.1)
+    np.testing.assert_array_equal(reply.clients, ALL.clients)
+
+
+def test_refuses_a_certificate_of_another_name(server: DeviceServer, ours: Path) -> None:
+    tls = client_context(ours, NAMES[1])
+    with pytest.raises(InputError, match="the certificate is for another name"):
+        serve(*server.address, NAMES[0], never, tls=tls)
+    assert not server.connected
+
+
+def test_refuses_the_servers_own_certificate_as_a_device(server: DeviceServer, ours: Path) -> None:
+    with pytest.raises(InputError, match="the certificate is for another name"):
+        serve(*server.address, NAMES[0], never, tls=client_context(ours, "server"))
+
+
+def test_refuses_a_name_that_is_not_expected(server: DeviceServer, ours: Path) -> None:
+    with pytest.raises(InputError, match="name must be one that the server expects, got 'nobody'"):
+        serve(*server.address, "nobody", never, tls=client_context(ours, NAMES[0]))
+
+
+def test_refuses_a_certificate_of_another_authority(
+    server: DeviceServer, ours: Path, theirs: Path
+) -> None:
+    tls = client_context(theirs, NAMES[0])
+    tls.load_verify_locations(ours / "ca.pem")  # so that only the server objects
+    with pytest.raises(InputError, match="certificates must be accepted by both sides"):
+        serve(*server.address, NAMES[0], never, tls=tls)
+    assert not server.connected
+
+
+def test_refuses_a_device_without_a_certificate(server: DeviceServer, ours: Path) -> None:
+    tls = ssl.create_default_context(cafile=str(ours / "ca.pem"))
+    with pytest.raises(InputError, match="certificates must be accepted by both sides"):
+        serve(*server.address, NAMES[0], never, tls=tls)
+    assert not server.connected
+
+
+def test_a_device_does_not_talk_to_a_server_of_another_authority(
+    server: DeviceServer, theirs: Path
+) -> None:
+    with pytest.raises(InputError, match="certificates must be accepted by both sides"):
+        serve(*server.address, NAMES[0], never, tls=client_context(theirs, NAMES[0]))
+
+
+def test_a_device_does_not_take_another_device_for_the_server(ours: Path) -> None:
+    with (
+        DeviceServer(NAMES, tls=server_context(ours, NAMES[2])) as impostor,
+        pytest.raises(InputError, match="certificates must be accepted by both sides"),
+    ):
+        serve(*impostor.address, NAMES[0], never, tls=client_context(ours, NAMES[0]))
+
+
+def test_gives_nothing_to_a_plain_connection(server: DeviceServer) -> None:
+    with socket.create_connection(server.address) as plain:
+        plain.sendall(encoded("hello", name=NAMES[0]))
+        plain.settimeout(10)
+        received = plain.recv(1000)
+    assert b"job" not in received  # an alert of TLS at most
+    assert not server.connected
+
+
+def test_refuses_older_tls(server: DeviceServer, ours: Path) -> None:
+    tls = client_context(ours, NAMES[0])
+    tls.minimum_version = tls.maximum_version = ssl.TLSVersion.TLSv1_2
+    with socket.create_connection(server.address) as plain, pytest.raises(ssl.SSLError):
+        tls.wrap_socket(plain, server_hostname="127.0.0.1")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "example.org", "::"])
+def test_refuses_plain_connections_off_loopback(host: str) -> None:
+    with pytest.raises(InputError, match=f"host must be a loopback address .* got '{host}'"):
+        DeviceServer(NAMES, host=host)
+    with pytest.raises(InputError, match=f"host must be a loopback address .* got '{host}'"):
+        serve(host, 1, NAMES[0], never)
+
+
+def test_names_the_certificate_that_is_missing_or_broken(ours: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"device-9.pem: there is no such file; make it with"):
+        client_context(ours, "device-9")
+    mixed = shutil.copytree(ours, tmp_path / "mixed")
+    shutil.copy(ours / "device-1-key.pem", mixed / "device-0-key.pem")
+    with pytest.raises(InputError, match="certificates of 'device-0' cannot be used"):
+        client_context(mixed, "device-0")
