@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 import fedpace
 from fedpace.cli_data import data_app
+from fedpace.cli_lab import lab_app
 from fedpace.cli_report import report_command
 from fedpace.cli_run import run_command
 from fedpace.clients_file import Clients, read_clients, write_example, write_probabilities
@@ -53,6 +54,7 @@ app.command(
 )(run_command)
 app.command("report", epilog="Example:  fedpace report runs")(report_command)
 app.add_typer(data_app, name="data")
+app.add_typer(lab_app, name="lab")
 
 CLIENTS = typer.Argument(
     help="CSV with columns samples (or weight), time in seconds, grad_norm; optionally client.",

@@ -1,0 +1,104 @@
+"""Forty devices for five hundred rounds: does the server or a device grow? How long is a round?
+
+    python benchmarks/lab_memory.py            # as root; without, devices pace themselves
+
+EMNIST must be at hand: `fedpace data where`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from fedpace.estimation.adaptive import Live
+from fedpace.lab.down import take_down
+from fedpace.lab.fleet import CERTIFICATES
+from fedpace.lab.own_shard import job_of
+from fedpace.lab.processes import memory, running
+from fedpace.lab.run import Watched
+from fedpace.lab.state import Lab, lab_folder
+from fedpace.lab.studies import model_of
+from fedpace.lab.up import bring_up
+from fedpace.network.devices import Devices
+from fedpace.network.server import DeviceServer
+from fedpace.network.tls import server_context
+from fedpace.rounds.checkpoint import Checkpoint
+from fedpace.rounds.history import Row
+from fedpace.seeds import Seeds
+from fedpace.studies.experiment import run_with
+from fedpace.studies.study import Study, load_study
+
+NAME = "memory"
+MB = 1e6
+
+
+class Sizes:
+    """Print the memory of server and devices, and the milliseconds per round, now and then."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self.begin = time.perf_counter()
+        self.measured = 0.0
+        print(
+            "| round | server MB | devices MB, mean | devices MB, most | ms per round | slowest |"
+        )
+        print("|---|---|---|---|---|---|")
+
+    def show(self, row: Row) -> None:
+        self.measured += row.round_seconds
+        if row.round % self.every:
+            return
+        devices = np.array([memory(pid) for pid in running(NAME).values()]) / MB
+        rounds = self.every if row.round else 1
+        wall = (time.perf_counter() - self.begin) / rounds
+        print(
+            f"| {row.round} | {memory(os.getpid()) / MB:.1f} | {devices.mean():.1f} | "
+            f"{devices.max():.1f} | {1000 * wall:.0f} | {1000 * self.measured / rounds:.0f} |",
+            flush=True,
+        )
+        self.begin, self.measured = time.perf_counter(), 0.0
+
+
+def measure(study: Study, lab: Lab, folder: Path, every: int) -> None:
+    tls = server_context(folder / CERTIFICATES)
+    server = DeviceServer(lab.device_names, host=lab.host, port=lab.port, tls=tls)
+    try:
+        devices = Devices(server, model_of(study), Seeds(0), say=print)
+        devices.prepare(job_of(study, 0, lab.device_names))
+        with tempfile.TemporaryDirectory() as place:
+            journal = Watched(Checkpoint(Path(place, "run.npz"), {}), Sizes(every).show)
+            run_with(devices, study, "uniform", 0, live=Live(journal, evaluate_every=every))
+    finally:
+        server.close(goodbye=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=500)
+    parser.add_argument("--time-scale", type=float, default=0.1)
+    parser.add_argument("--every", type=int, default=50)
+    given = parser.parse_args()
+    study = load_study("prototype", ["stop.loss=none", f"stop.rounds={given.rounds}"])
+    state = Path(tempfile.mkdtemp())
+    try:
+        lab, _ = bring_up(
+            study,
+            NAME,
+            times=study.devices.times,
+            time_scale=given.time_scale,
+            state=state,
+            say=lambda message: print(message, file=sys.stderr),
+        )
+        measure(study, lab, lab_folder(NAME, state), given.every)
+    finally:
+        take_down(NAME, state)
+
+
+if __name__ == "__main__":
+    main()

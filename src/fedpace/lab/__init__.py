@@ -1,0 +1,1 @@
+"""A lab of devices on one machine, and what devices and their server run anywhere."""

@@ -1,0 +1,136 @@
+"""What a device holds: its own shard, loaded or generated here, and nobody else's."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+import fedpace
+from fedpace.data.shards import Shards, Split
+from fedpace.errors import InputError
+from fedpace.files import write_whole
+from fedpace.rounds.local import LocalSteps, LocalTrainer
+from fedpace.seeds import Seeds
+from fedpace.studies.experiment import model, split
+from fedpace.studies.study import Study
+
+
+def job_of(study: Study, seed: int, names: list[str]) -> dict[str, Any]:
+    """Return what devices are told of a run: the study, the seed, and who is which client."""
+    return {
+        "version": fedpace.__version__,
+        "study": study.model_dump(mode="json"),
+        "seed": seed,
+        "clients": {name: client for client, name in enumerate(names)},
+    }
+
+
+class OwnShard:
+    """Prepare a device for jobs; its samples are kept from one job to the next.
+
+    Parameters
+    ----------
+    name : str
+        The device's name, which says which client it is.
+    folder : Path, optional
+        Where shards lie that were dealt out before. The devices of a lab share a machine, and not
+        all of them can hold all images at once: the first deals out, for all. Without it the
+        device deals out by itself, and drops what is not its own.
+    """
+
+    def __init__(self, name: str, folder: Path | None = None) -> None:
+        self._name = name
+        self._folder = folder
+        self._held: tuple[str, Split] | None = None
+
+    def __call__(self, job: dict[str, Any]) -> LocalTrainer:
+        """Return the trainer for a job."""
+        study, seed, client = self._read(job)
+        key = f"{_data_key(study, seed)}-{client:04d}"
+        if self._held is None or self._held[0] != key:
+            self._held = None  # before the next is loaded
+            self._held = key, self._own(study, seed, client)
+        data = self._held[1]
+        training = study.training
+        steps = LocalSteps(
+            training.local_steps, training.batch, training.weight_decay, training.clip
+        )
+        return LocalTrainer(data, model(study, data), Seeds(seed), client, steps)
+
+    def _read(self, job: dict[str, Any]) -> tuple[Study, int, int]:
+        if job.get("version") != fedpace.__version__:
+            raise InputError(
+                f"the server must have fedpace {fedpace.__version__} as this device has, got "
+                f"{job.get('version')}; install the same version on both"
+            )
+        try:
+            study = Study.model_validate(job["study"])
+            return study, int(job["seed"]), int(job["clients"][self._name])
+        except (LookupError, TypeError, ValueError, ValidationError) as error:
+            raise InputError(
+                f"job must be a study's, got {error!r:.200}; see fedpace lab"
+            ) from None
+
+    def _own(self, study: Study, seed: int, client: int) -> Split:
+        if self._folder is None:
+            return _alone(split(study, seed), client)
+        path = self._folder / f"{_data_key(study, seed)}-{client:04d}.npz"
+        if not path.exists():
+            with _locked(self._folder):
+                if not path.exists():
+                    _deal_out(study, seed, self._folder)
+        return _loaded(path)
+
+
+def _data_key(study: Study, seed: int) -> str:
+    """Return what determines the samples of all clients, as a short hash."""
+    drawn = seed if study.data.seed is None else study.data.seed
+    text = json.dumps([fedpace.__version__, study.data.model_dump(mode="json"), drawn])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _deal_out(study: Study, seed: int, folder: Path) -> None:
+    whole = split(study, seed)
+    for client in range(whole.train.n):
+        own = _alone(whole, client)
+        path = folder / f"{_data_key(study, seed)}-{client:04d}.npz"
+        arrays = {
+            "train_x": own.train.x,
+            "train_y": own.train.y,
+            "test_x": own.test.x,
+            "test_y": own.test.y,
+        }
+        write_whole(path, lambda part, arrays=arrays: np.savez(part, **arrays))  # type: ignore[misc]
+
+
+def _loaded(path: Path) -> Split:
+    with np.load(path, allow_pickle=False) as file:
+        arrays = dict(file)
+    return Split(
+        Shards.from_clients([arrays["train_x"]], [arrays["train_y"]]),
+        Shards.from_clients([arrays["test_x"]], [arrays["test_y"]]),
+    )
+
+
+def _alone(whole: Split, client: int) -> Split:
+    """Copy one client's samples, so that the others' can be dropped."""
+    return Split(*(_copied(each.client(client)) for each in whole))
+
+
+def _copied(shards: Shards) -> Shards:
+    return Shards(shards.x.copy(), shards.y.copy(), shards.offsets)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with (folder / ".lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

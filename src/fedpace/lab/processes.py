@@ -1,0 +1,95 @@
+"""The processes of a lab: started in sessions of their own, and found again by a mark."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+# In the environment of each process: the lab's name and the device's. /proc shows it, so that
+# nothing has to be written down that could be lost.
+MARK = "FEDPACE_LAB"
+# Seconds to wait for a killed process to be gone.
+PATIENCE = 10.0
+
+
+def start(
+    command: Sequence[str],
+    *,
+    lab: str,
+    device: str,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+) -> int:
+    """Start a device's process, which outlives this one; return its number."""
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {}), MARK: f"{lab} {device}"},
+            start_new_session=True,
+        )
+    # Python would warn of a process that nobody waited for; this one is meant to go on.
+    process.returncode = 0
+    return process.pid
+
+
+def running(lab: str) -> dict[str, int]:
+    """Return the process of each device of a lab that lives."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal() and (device := _device_of(int(folder.name), lab)):
+            found[device] = int(folder.name)
+    return dict(sorted(found.items()))
+
+
+def stop(lab: str) -> list[str]:
+    """Kill every process of a lab and return which devices lived; they have nothing to save."""
+    stopped: list[str] = []
+    end = time.monotonic() + PATIENCE
+    while (left := running(lab)) and time.monotonic() < end:
+        stopped += [device for device in left if device not in stopped]
+        for pid in left.values():
+            _kill(pid, lab)
+    return stopped
+
+
+def memory(pid: int) -> int:
+    """Return the bytes of memory that a process holds, or 0 when it is gone."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def _device_of(pid: int, lab: str) -> str | None:
+    """Return which device of the lab a process is, or None if it is none."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:  # gone, or another user's
+        return None
+    for entry in environment.split(b"\0"):
+        name, _, value = entry.decode(errors="replace").partition("=")
+        if name == MARK and value.startswith(f"{lab} "):
+            return value.removeprefix(f"{lab} ")
+    return None
+
+
+def _kill(pid: int, lab: str) -> None:
+    """Kill a process and wait until it is gone; never one that has got its number since."""
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(pid)
+        try:
+            if _device_of(pid, lab):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+                select.select([handle], [], [], PATIENCE)
+        finally:
+            os.close(handle)
+    with contextlib.suppress(ChildProcessError):  # where it was ours, do not leave a zombie
+        os.waitpid(pid, os.WNOHANG)

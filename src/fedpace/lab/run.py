@@ -1,0 +1,179 @@
+"""Run a study on devices: every scheme with every seed, measured, one run after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import fedpace
+from fedpace.estimation.adaptive import Live
+from fedpace.files import write_text
+from fedpace.lab.own_shard import job_of
+from fedpace.lab.studies import model_of
+from fedpace.network.devices import Devices
+from fedpace.network.server import DeviceServer
+from fedpace.profile import FloatArray
+from fedpace.rounds.checkpoint import Checkpoint
+from fedpace.rounds.history import Row
+from fedpace.rounds.journal import Found, Journal
+from fedpace.rounds.state import State
+from fedpace.seeds import Seeds
+from fedpace.studies.experiment import known_scheme, parsed_schedule, run_with
+from fedpace.studies.processes import Job
+from fedpace.studies.runner import is_stored
+from fedpace.studies.store import Store, run_key
+from fedpace.studies.study import Study
+
+# The usual seconds of each client, one per line, in the directory of the runs.
+TIMES = "times.txt"
+
+
+class Standing(NamedTuple):
+    """How far the runs are: which one is being done, and its last finished round, if any."""
+
+    job: Job
+    done: int
+    total: int
+    row: Row | None = None
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """While fewer than `least` devices are there, training waits, up to `patience` seconds.
+
+    None: half of the devices.
+    """
+
+    least: int | None = None
+    patience: float = 600.0
+
+
+def run_on_devices(
+    study: Study,
+    jobs: Sequence[Job],
+    directory: Path,
+    server: DeviceServer,
+    *,
+    waiting: Waiting,
+    progress: Callable[[Standing], object],
+    say: Callable[[str], None],
+) -> None:
+    """Run all jobs and store each when it is finished; what is stored is not run again.
+
+    After every round a checkpoint is written, so that the same call goes on from the last
+    finished round, whatever ended it.
+    """
+    store = Store(directory)
+    store.tidy()
+    for done, job in enumerate(jobs):
+        progress(Standing(job, done, len(jobs)))
+        if is_stored(store, study, job, say):
+            continue
+        journal = checkpoint_of(study, job, directory)
+        shown = partial(Standing, job, done, len(jobs))
+        watched = Watched(journal, lambda row, shown=shown: progress(shown(row)))  # type: ignore[misc]
+        devices = _devices(study, job, server, waiting, say)
+        outcome = run_with(devices, study, *job, live=_live(study, watched))
+        store.save(study, job.scheme, job.seed, outcome)
+        journal.remove()
+
+
+def jobs_of(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> list[Job]:
+    """Return the runs in their order: every scheme with the first seed, then with the next."""
+    for scheme in schemes:
+        known_scheme(scheme)
+    parsed_schedule(study.training.schedule)
+    return [Job(scheme, seed) for seed in seeds for scheme in schemes]
+
+
+def checkpoint_of(study: Study, job: Job, directory: Path) -> Checkpoint:
+    """Return the journal of one run: a file beside the stored runs."""
+    folder = directory / "checkpoints"
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {
+        "version": fedpace.__version__,
+        "study": study.model_dump(mode="json"),
+        "scheme": job.scheme,
+        "seed": job.seed,
+    }
+    return Checkpoint(folder / f"{run_key(study, *job)}.npz", about)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A journal that shows every round that it keeps."""
+
+    journal: Checkpoint
+    show: Callable[[Row], object]
+
+    def resume(self, phase: str) -> Found | None:
+        """Return how far the phase had got."""
+        return self.journal.resume(phase)
+
+    def record(
+        self, phase: str, state: State, row: Row, rng: np.random.Generator | None = None
+    ) -> None:
+        """Keep a round, then show it."""
+        self.journal.record(phase, state, row, rng)
+        self.show(row)
+
+
+def write_times(study: Study, jobs: Sequence[Job], directory: Path, clients: int) -> Path:
+    """Write each client's usual seconds, the median over all of its rounds, one per line.
+
+    `fedpace run SETUP --set 'devices.times="file:DIR/times.txt"'` then predicts these runs.
+    """
+    store = Store(directory)
+    keys = {run_key(study, *job) for job in jobs}
+    rows = [row for key, run in store.keyed_runs() if key in keys for row in run.history.rows]
+    path = directory / TIMES
+    write_text(path, "".join(f"{seconds:.6f}\n" for seconds in usual_seconds(rows, clients)))
+    return path
+
+
+def usual_seconds(rows: Sequence[Row], clients: int) -> FloatArray:
+    """Return the median of the seconds that each client took; the median of those if it has none.
+
+    >>> from fedpace.rounds.history import Row
+    >>> usual_seconds([], 0)
+    array([], dtype=float64)
+    """
+    seconds: list[list[float]] = [[] for _ in range(clients)]
+    for row in rows:
+        for client, took in zip(row.clients.tolist(), row.client_seconds.tolist(), strict=True):
+            seconds[client].append(took)
+    medians = np.array([np.median(each) if each else np.nan for each in seconds], dtype=np.float64)
+    seen = np.isfinite(medians)
+    medians[~seen] = np.median(medians[seen]) if seen.any() else 1.0
+    return medians
+
+
+def _devices(
+    study: Study,
+    job: Job,
+    server: DeviceServer,
+    waiting: Waiting,
+    say: Callable[[str], None],
+) -> Devices:
+    """Return the backend of a run, with the devices ready for it."""
+    devices = Devices(
+        server,
+        model_of(study),
+        Seeds(job.seed),
+        deadline=None if study.network is None else study.network.deadline,
+        least=waiting.least,
+        patience=waiting.patience,
+        say=say,
+    )
+    devices.prepare(job_of(study, job.seed, server.names))
+    return devices
+
+
+def _live(study: Study, journal: Journal) -> Live:
+    every = 1 if study.network is None else study.network.evaluate_every
+    return Live(journal, evaluate_every=every)

@@ -1,0 +1,129 @@
+"""What is written down of a lab: enough to run on it and to show it; not needed to remove it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from fedpace.errors import InputError
+from fedpace.files import write_text
+from fedpace.lab.names import Names, device_names
+
+FILE = "lab.json"
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A lab that is up.
+
+    Parameters
+    ----------
+    name : str
+        The lab's name.
+    devices : int
+        How many.
+    setup : str
+        The study whose model and local steps the rates were made for.
+    asked : list of seconds
+        The round time asked for each device, before `time_scale`.
+    time_scale : float
+        What all times are multiplied with.
+    how : "namespaces" or "paced"
+        Whether `tc` or the devices themselves keep the rates.
+    host, port : str, int
+        Where the server listens.
+    packet : int
+        The longest packet of its links, in bytes.
+    rates : list of bytes per second
+        Of each device's link; empty until they are known.
+    measured : list of seconds
+        The round time measured last for each device, scaled; empty until then.
+    """
+
+    name: str
+    devices: int
+    setup: str
+    asked: list[float]
+    time_scale: float
+    how: Literal["namespaces", "paced"]
+    host: str
+    port: int
+    packet: int
+    rates: list[float]
+    measured: list[float]
+
+    @property
+    def names(self) -> Names:
+        """What its parts are called."""
+        return Names(self.name)
+
+    @property
+    def device_names(self) -> list[str]:
+        """The names of its devices."""
+        return device_names(self.devices)
+
+    @property
+    def wanted(self) -> list[float]:
+        """The round times asked for, scaled."""
+        return [seconds * self.time_scale for seconds in self.asked]
+
+
+def labs_folder(given: Path | None = None) -> Path:
+    """Return where labs are written down: the folder given, or the user's."""
+    if given is not None:
+        return given
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home, "fedpace", "labs")
+
+
+def lab_folder(name: str, given: Path | None = None) -> Path:
+    """Return the folder of one lab."""
+    return labs_folder(given) / Names(name).lab
+
+
+def make_folder(folder: Path) -> None:
+    """Make a lab's folder, which holds private keys: for this user only."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot be made a directory: {error.strerror}; choose another --state"
+        ) from None
+
+
+def write_lab(lab: Lab, folder: Path) -> None:
+    """Write a lab down."""
+    write_text(folder / FILE, json.dumps(asdict(lab), indent=2) + "\n")
+
+
+def read_lab(name: str, given: Path | None = None) -> Lab:
+    """Read a lab back, or say that it is not up."""
+    path = lab_folder(name, given) / FILE
+    try:
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return Lab(**{field.name: values[field.name] for field in fields(Lab)})
+    except FileNotFoundError:
+        raise InputError(
+            f"--name must be a lab that is up, got '{name}'; start it with: fedpace lab up "
+            f"--name {name}"
+        ) from None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(
+            f"{path}: cannot be read as a lab: {error}; remove it with: fedpace lab down "
+            f"--name {name}"
+        ) from None
+
+
+def known_labs(given: Path | None = None) -> list[str]:
+    """Return the names of the labs that are written down."""
+    return sorted(path.parent.name for path in labs_folder(given).glob(f"*/{FILE}"))
+
+
+def forget(folder: Path) -> None:
+    """Remove what is written down of a lab; a folder that is no lab's is left alone."""
+    if (folder / FILE).exists():
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,163 @@
+"""Bring a lab up: network, certificates, devices, and rates that give the times asked for."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fedpace.devices.distributions import usual_times
+from fedpace.errors import InputError
+from fedpace.lab.calibration import Calibrated, calibrate
+from fedpace.lab.certs import make_certificates
+from fedpace.lab.down import left_of, take_down
+from fedpace.lab.fleet import CERTIFICATES, Fleet, Limits
+from fedpace.lab.iproute import may_make_networks, need_iproute
+from fedpace.lab.links import raise_network, server_address
+from fedpace.lab.names import Names
+from fedpace.lab.own_shard import job_of
+from fedpace.lab.shaping import packet_size, rates_for
+from fedpace.lab.state import Lab, lab_folder, make_folder, write_lab
+from fedpace.lab.studies import client_count, model_of
+from fedpace.network.devices import Devices
+from fedpace.network.server import DeviceServer
+from fedpace.network.tls import server_context
+from fedpace.profile import FloatArray
+from fedpace.seeds import Seeds
+from fedpace.studies.experiment import split
+from fedpace.studies.study import Study
+
+PORT = 7100
+LOOPBACK = "127.0.0.1"
+# A round in which a device does not answer: so many times the longest time asked for, and more.
+DEADLINE, DEADLINE_MORE = 5.0, 30.0
+
+
+def bring_up(
+    study: Study,
+    name: str,
+    *,
+    times: str,
+    time_scale: float,
+    seed: int = 0,
+    paced: bool = False,
+    limits: Limits | None = None,
+    state: Path | None = None,
+    say: Callable[[str], None],
+) -> tuple[Lab, Calibrated]:
+    """Bring a lab up for a study, one device per client; what fails is taken down again.
+
+    Parameters
+    ----------
+    study : Study
+        Whose model and local steps the devices are measured with.
+    name : str
+        The lab's name; two labs with different names do not touch each other.
+    times : str
+        The devices' round times, see `fedpace.devices.distributions.usual_times`.
+    time_scale : float > 0
+        What all of them are multiplied with.
+    seed : int
+        Of the stream that times are drawn from, as in a simulated run of this seed.
+    paced : bool
+        Let devices keep their rates themselves, on the loopback; always so without root.
+    limits : Limits, optional
+        Of the devices' computation.
+    state : Path, optional
+        Where labs are written down.
+    say : callable of a str
+        Told what is done.
+    """
+    names = Names(name)
+    if left := left_of(name, state):
+        raise InputError(
+            f"--name must be free, got '{name}', of which there is {left[0]}; take it down first "
+            f"with: fedpace lab down --name {name}"
+        )
+    lab = _planned(study, name, _asked(study, times, seed), time_scale, paced=paced)
+    folder = lab_folder(name, state)
+    make_folder(folder)
+    write_lab(lab, folder)  # first, so that the folder is known as a lab's
+    try:
+        lab = _connected(lab, names)
+        write_lab(lab, folder)
+        make_certificates(folder / CERTIFICATES, lab.device_names, [lab.host, "localhost"])
+        found = _calibrated(Fleet(lab, folder, limits or Limits()), study, seed, say)
+    except BaseException:
+        take_down(name, state)
+        raise
+    rates, measured = found.rates.tolist(), found.measured.seconds.tolist()
+    lab = replace(lab, rates=rates, measured=measured)
+    write_lab(lab, folder)
+    return lab, found
+
+
+def _planned(study: Study, name: str, asked: FloatArray, time_scale: float, *, paced: bool) -> Lab:
+    """Return the lab as it is to be; say what is missing for it."""
+    paced = paced or not may_make_networks()
+    if not paced:
+        need_iproute()
+    return Lab(
+        name=name,
+        devices=asked.size,
+        setup=study.name,
+        asked=asked.tolist(),
+        time_scale=time_scale,
+        how="paced" if paced else "namespaces",
+        host=LOOPBACK,
+        port=PORT,
+        packet=packet_size(4 * model_of(study).size),
+        rates=[],
+        measured=[],
+    )
+
+
+def _asked(study: Study, times: str, seed: int) -> FloatArray:
+    """Draw the times as the simulator does for this seed."""
+    sizes = np.ones(client_count(study), dtype=np.int64)
+    if times.startswith("correlated:"):
+        sizes = split(study, seed).train.sizes
+    return usual_times(times, sizes, Seeds(seed).stream("times"))
+
+
+def _connected(lab: Lab, names: Names) -> Lab:
+    """Make the network, or find a free port where there is to be none."""
+    if lab.how == "namespaces":
+        return replace(lab, host=str(server_address(raise_network(names, lab.devices, lab.packet))))
+    with socket.socket() as free:
+        free.bind((LOOPBACK, 0))
+        return replace(lab, port=free.getsockname()[1])
+
+
+def _calibrated(fleet: Fleet, study: Study, seed: int, say: Callable[[str], None]) -> Calibrated:
+    """Start the devices, and measure them with real rounds of the study."""
+    lab, wanted = fleet.lab, np.array(fleet.lab.wanted)
+    tls = server_context(fleet.folder / CERTIFICATES)
+    server = DeviceServer(lab.device_names, host=lab.host, port=lab.port, tls=tls)
+    try:
+        backend = Devices(
+            server,
+            model_of(study),
+            Seeds(seed),
+            deadline=DEADLINE * float(wanted.max()) + DEADLINE_MORE,
+            least=1,
+        )
+
+        def set_rates(rates: FloatArray) -> None:
+            fleet.set_rates(rates)
+            fleet.wait(lambda: server.free, say)
+
+        rates = rates_for(wanted, 4 * backend.initial().size)
+        fleet.start(rates)
+        fleet.wait(lambda: server.connected, say)
+        backend.prepare(job_of(study, seed, lab.device_names))
+        if lab.how == "namespaces":
+            set_rates(rates)
+        rng = Seeds(seed).stream("calibration")
+        k = study.training.k
+        return calibrate(backend, wanted, rates, set_rates, at_once=k, rng=rng, say=say)
+    finally:
+        server.close(goodbye=False)

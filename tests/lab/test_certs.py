@@ -1,0 +1,83 @@
+import contextlib
+import ssl
+import stat
+from pathlib import Path
+
+import pytest
+
+from fedpace.errors import InputError
+from fedpace.lab.certs import make_certificates
+from fedpace.network.tls import certified_name, client_context, server_context
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> str | None:
+    """Let both talk in memory; return the client's name as the server sees it."""
+    ends = []
+    ahead, back = (ssl.MemoryBIO(), ssl.MemoryBIO()), (ssl.MemoryBIO(), ssl.MemoryBIO())
+    ends.append(client.wrap_bio(back[0], ahead[0], server_hostname=host))
+    ends.append(server.wrap_bio(back[1], ahead[1], server_side=True))
+    for _ in range(5):
+        for mine, other in ((0, 1), (1, 0)):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                ends[mine].do_handshake()
+            back[other].write(ahead[mine].read())
+    with contextlib.suppress(ssl.SSLWantReadError):
+        ends[1].read(1)
+    return certified_name(ends[1].getpeercert())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certs")
+    make_certificates(folder, ["device-00", "device-01"], ["10.1.2.1", "server.example"])
+    return folder
+
+
+@pytest.mark.parametrize("host", ["10.1.2.1", "server.example"])
+def test_server_and_device_know_each_other_by_name(folder: Path, host: str) -> None:
+    name = handshake(server_context(folder), client_context(folder, "device-01"), host)
+    assert name == "device-01"
+
+
+def test_a_server_under_another_address_is_not_trusted(folder: Path) -> None:
+    with pytest.raises(ssl.SSLCertVerificationError, match="IP address mismatch"):
+        handshake(server_context(folder), client_context(folder, "device-00"), "10.1.2.2")
+
+
+def test_a_device_cannot_pass_for_the_server(folder: Path) -> None:
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(
+            server_context(folder, "device-01"), client_context(folder, "device-00"), "10.1.2.1"
+        )
+
+
+def test_another_authority_is_not_trusted(folder: Path, tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["device-00"], ["10.1.2.1"])
+    with pytest.raises(ssl.SSLError):
+        handshake(server_context(tmp_path), client_context(folder, "device-00"), "10.1.2.1")
+
+
+def test_devices_can_be_added_and_nothing_is_made_anew(folder: Path) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert make_certificates(folder, ["device-01", "attic"], ["10.1.2.1"]) == ["attic"]
+    after = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert before.items() <= after.items()
+    name = handshake(server_context(folder), client_context(folder, "attic"), "10.1.2.1")
+    assert name == "attic"
+
+
+def test_keys_are_for_their_owner_only(folder: Path) -> None:
+    for path in folder.glob("*-key.pem"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("name", ["ca", "server", "../device", "", "a b", "a" * 64])
+def test_refuses_names_that_would_be_other_files(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="--devices must be names"):
+        make_certificates(tmp_path, [name], ["10.1.2.1"])
+
+
+def test_an_authority_without_its_key_is_said(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_bytes((folder / "ca.pem").read_bytes())
+    with pytest.raises(InputError, match="cannot be read as the authority's key"):
+        make_certificates(tmp_path, ["device-00"], ["10.1.2.1"])

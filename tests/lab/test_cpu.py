@@ -1,0 +1,61 @@
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedpace.errors import InputError
+from fedpace.lab import cpu, processes
+from fedpace.lab.names import Names
+from tests.lab.labs import lab_name
+
+BUSY = (sys.executable, "-c", "while True: pass")
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "0,4096", "1-0"])
+def test_refuses_cores_that_are_none(text: str) -> None:
+    with pytest.raises(InputError, match="--cores must be some of"):
+        cpu.parsed_cores(text)
+
+
+def test_a_process_stays_on_its_core(tmp_path: Path) -> None:
+    name = lab_name("pin")
+    core = max(os.sched_getaffinity(0))
+    try:
+        pid = processes.start(BUSY, lab=name, device="a", log=tmp_path / "log")
+        cpu.pin(pid, core)
+        assert os.sched_getaffinity(pid) == {core}
+    finally:
+        processes.stop(name)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 1.5, float("nan")])
+def test_refuses_shares_that_cannot_be_kept(share: float) -> None:
+    with pytest.raises(InputError, match="--cpu-share must be"):
+        cpu.check_share(share)
+
+
+def test_a_share_of_a_core_is_kept_and_its_group_goes(tmp_path: Path) -> None:
+    name = lab_name("share")
+    try:
+        cpu.check_share(0.25)
+    except InputError:
+        pytest.skip("control groups cannot be written here")
+    try:
+        pid = processes.start(BUSY, lab=name, device="a", log=tmp_path / "log")
+        cpu.limit(Names(name), 0, pid, 0.25)
+        before, begin = _cpu_seconds(pid), time.monotonic()
+        time.sleep(1.0)
+        used = (_cpu_seconds(pid) - before) / (time.monotonic() - begin)
+        assert used < 0.4  # it would take a whole core, or half of one on a busy machine
+        assert cpu.limits_left(Names(name))
+    finally:
+        processes.stop(name)
+        cpu.remove_limits(Names(name))
+    assert cpu.limits_left(Names(name)) == []
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

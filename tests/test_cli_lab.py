@@ -1,0 +1,148 @@
+"""The command line of the lab: what it says when something is wrong."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.lab.labs import lab, lab_name, write_setup
+
+COMMANDS = ("up", "status", "run", "down", "certs", "join")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_an_example_of_the_command(command: str) -> None:
+    done = lab(command, "--help")
+    assert done.returncode == 0
+    assert re.search(rf"Example:\s+fedpace lab {command}", done.stdout)
+
+
+def refused(*args: object) -> str:
+    """Return the one line with which a command is refused."""
+    done = lab(*args)
+    assert done.returncode == 2, done.stdout + done.stderr
+    (line,) = done.stderr.strip().splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--devices", 5), "--devices must be one per client of .*, 4, got 5; .*data.clients=5"),
+        (("--devices", 0), "--devices must be"),
+        (("--time-scale", 0), "--time-scale must be positive, got 0"),
+        (("--time-scale", "nan"), "--time-scale must be positive, got nan"),
+        (("--times", "unifrom:1:2"), "did you mean 'uniform'"),
+        (("--times", "uniform:2:1"), "uniform:low:high"),
+        (("--name", "A b"), "--name must be up to 32 small letters"),
+        (("--cores", "99999"), "--cores must be some of"),
+        (("--cpu-share", 7), "--cpu-share must be from 0.1 to 1"),
+        (("--seed", -1), "--seed must be at least 0"),
+    ],
+)
+def test_up_refuses_what_cannot_be(
+    tmp_path: Path, options: tuple[object, ...], message: str
+) -> None:
+    state = tmp_path / "state"
+    line = refused(
+        "up", "--setup", write_setup(tmp_path), "--state", state, "--name", lab_name("no"), *options
+    )
+    assert re.search(message, line)
+    assert not state.exists()
+
+
+def test_up_refuses_data_that_only_the_clients_have(tmp_path: Path) -> None:
+    setup = write_setup(tmp_path)
+    text = re.sub(r"\[data\][^\[]*", '[data]\nkind = "own"\nclients = 4\n', setup.read_text())
+    setup.write_text(text)
+    state = tmp_path / "state"
+    line = refused("up", "--setup", setup, "--state", state, "--name", lab_name("own"))
+    assert "data.kind must be known to devices, got own" in line
+    assert not state.exists()
+
+
+def test_a_lab_that_is_not_up_is_told(tmp_path: Path) -> None:
+    name = lab_name("none")
+    options = ("--name", name, "--state", tmp_path)
+    assert f"fedpace lab up --name {name}" in refused("status", *options)
+    line = refused("run", write_setup(tmp_path), *options, "--out", tmp_path / "runs")
+    assert f"fedpace lab up --name {name}" in line
+    assert not (tmp_path / "runs").exists()
+
+
+def test_status_without_labs_says_so(tmp_path: Path) -> None:
+    done = lab("status", "--state", tmp_path)
+    assert done.returncode == 0
+    assert "No lab is up" in done.stdout
+
+
+def test_a_damaged_lab_can_be_taken_down(tmp_path: Path) -> None:
+    name = lab_name("damaged")
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "lab.json").write_text("{")
+    options = ("--name", name, "--state", tmp_path)
+    assert f"fedpace lab down --name {name}" in refused("status", *options)
+    assert lab("down", *options).returncode == 0
+    assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--listen", "127.0.0.1:0"), "--listen needs --devices"),
+        (("--listen", "127.0.0.1", "--devices", 4), "address must be HOST:PORT"),
+        (("--listen", "127.0.0.1:0", "--devices", 3), "got 4 clients for 3 devices"),
+        (("--listen", "0.0.0.0:0", "--devices", 4), "host must be a loopback address without TLS"),
+        (("--listen", "127.0.0.1:0", "--devices", 4, "--certs", "x"), "fedpace lab certs"),
+        (("--listen", "127.0.0.1:0", "--devices", 4, "--least", 5), "--least must"),
+        (("--listen", "127.0.0.1:0", "--devices", 4, "--deadline", 0), "--deadline must be"),
+        (("--listen", "127.0.0.1:0", "--devices", 4, "--evaluate-every", -1), "evaluate_every"),
+        (("--listen", "127.0.0.1:0", "--devices", 4, "--schemes", "best"), "--schemes must be"),
+    ],
+)
+def test_run_refuses_what_cannot_be(
+    tmp_path: Path, options: tuple[object, ...], message: str
+) -> None:
+    line = refused("run", write_setup(tmp_path), "--out", tmp_path / "runs", *options)
+    assert message in line
+
+
+def test_run_without_devices_waits_and_then_stops_with_its_state_saved(tmp_path: Path) -> None:
+    listen = ("--listen", "127.0.0.1:0", "--devices", 4, "--patience", 0.5)
+    done = lab("run", write_setup(tmp_path), "--out", tmp_path / "runs", *listen)
+    assert done.returncode == 1
+    assert "waiting for devices" in done.stderr
+    assert "at least 2 devices must be there, got 0 after 0.5 s" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("nowhere", "--name", "a"), "address must be HOST:PORT"),
+        (("192.0.2.1:7100", "--name", "a"), "host must be a loopback address without TLS"),
+        (("127.0.0.1:1", "--name", "a", "--pace", 0), "--pace must be positive"),
+        (("127.0.0.1:1", "--name", "a", "--patience", 0.1), "start the server first"),
+    ],
+)
+def test_join_refuses_what_cannot_be(options: tuple[object, ...], message: str) -> None:
+    assert message in refused("join", *options)
+
+
+def test_certificates_are_made_for_a_number_of_devices_and_added_to(tmp_path: Path) -> None:
+    out = tmp_path / "certs"
+    first = lab("certs", "--out", out, "--devices", 2, "--server", "10.0.0.1,localhost")
+    assert "3 certificates made, 0 were there" in first.stdout
+    assert {path.name for path in out.iterdir()} == {
+        f"{name}{end}"
+        for name in ("ca", "server", "device-00", "device-01")
+        for end in (".pem", "-key.pem")
+    }
+    again = lab("certs", "--out", out, "--devices", 3, "--server", "10.0.0.1")
+    assert "1 certificates made, 3 were there" in again.stdout
+
+
+def test_certificates_need_a_server(tmp_path: Path) -> None:
+    line = refused("certs", "--out", tmp_path / "certs", "--devices", 2, "--server", " , ")
+    assert "--server must be a name or an address" in line
