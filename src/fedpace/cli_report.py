@@ -33,6 +33,7 @@ def report_command(
 ) -> None:
     """Compare the schemes of a study: table, figures, and a page to open in a browser."""
     _need_studies()
+    from fedpace.report.measured import measured_line
     from fedpace.report.setups import setups_of, without_sweeps
     from fedpace.report.study_tables import CAPTION, missed, terminal_table
     from fedpace.report.summary import summarise
@@ -44,7 +45,7 @@ def report_command(
     tables = list(written_tables(summaries, sweeps, out))
     for summary in summaries:
         print_tables(terminal_table(summary))
-        print(CAPTION, *missed(summary), sep="\n", end="\n\n")
+        print(CAPTION, *measured_line(summary.setup), *missed(summary), sep="\n", end="\n\n")
     figures = list(_drawn(summaries, sweeps, out))
     page = written_page(summaries, sweeps, directory, out)
     _print_paths(page, tables, figures)

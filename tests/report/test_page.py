@@ -23,6 +23,7 @@ from fedpace.studies.store import Store
 from fedpace.studies.study import Study
 
 from .made import START, made_run, small_study, store_real_runs
+from .measured_runs import measured_setup
 
 # Where Debian, Fedora and Google put it.
 CHROMIUM = next(
@@ -206,3 +207,22 @@ def test_page_is_as_wide_as_the_window(opened: Any, width: int) -> None:
         assert needed <= width
     finally:
         opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_timelines_of_measured_runs_are_drawn_and_switched(browser: Any, tmp_path: Path) -> None:
+    summary = summarise(measured_setup(schemes=("uniform", "optimal-mean"), seeds=1))
+    path = tmp_path / "report.html"
+    path.write_text(page([summary], [], runs_in=tmp_path, files_in=tmp_path), encoding="utf-8")
+    browser.get(path.as_uri())
+    script = """
+        return [...document.querySelectorAll(".wide .plot")].map(plot =>
+            [plot.querySelectorAll(".barlayer .point path").length,
+             [...plot.querySelectorAll(".annotation-text")].map(text => text.textContent)]);
+    """
+    uniform, proposed = browser.execute_script(script)
+    assert min(uniform[0], proposed[0]) > 100
+    assert (uniform[1], proposed[1]) == (["training"], ["weighted pilot", "training"])
+    browser.find_element("css selector", '.legend button[data-scheme="uniform"]').click()
+    assert browser.execute_script(script)[0][0] == 0
+    assert browser.execute_script(script)[1][0] == proposed[0]
+    assert browser.get_log("browser") == []

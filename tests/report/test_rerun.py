@@ -4,13 +4,18 @@ import shlex
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
+import typer
 
-from fedpace.report.rerun import command, overrides, toml
+from fedpace.report.page import page
+from fedpace.report.rerun import NO_COMMAND, command, overrides, toml
 from fedpace.report.setups import Setup, setups_of
+from fedpace.report.summary import summarise
 from fedpace.studies.study import Study, load_study
 
 from .made import SCHEMES, arriving, small_study
+from .measured_runs import measured_study
 
 CHANGES = (
     "training.k=5",
@@ -69,3 +74,67 @@ def test_a_study_of_ones_own_is_run_from_the_file_beside_the_report(tmp_path: Pa
     words = shlex.split(command(setup, file="out/small.toml", out="out"))
     assert words == ["fedpace", "run", "out/small.toml", "--schemes", "all", "--seeds", "2",
                      "--out", "out"]  # fmt: skip
+
+
+@pytest.mark.parametrize("terms", [(), ("network.deadline=2.5", "network.evaluate_every=5")])
+def test_the_network_is_written_where_there_is_one(terms: tuple[str, ...], tmp_path: Path) -> None:
+    study = measured_study(*terms)
+    path = tmp_path / "again.toml"
+    path.write_text(toml(study), encoding="utf-8")
+    assert load_study(str(path)) == study
+    assert "network" not in toml(load_study("prototype"))
+
+
+def test_a_measured_study_is_run_in_a_lab() -> None:
+    study = measured_study("training.k=5", "network.deadline=2.5", "network.evaluate_every=5")
+    up, run = command(setup_of(study, "uniform"), file="x", out="runs").splitlines()
+    assert up == "fedpace lab up --setup prototype --set training.k=5 --time-scale 0.2"
+    assert run == (
+        "fedpace lab run prototype --schemes uniform --seeds 2 --set training.k=5 "
+        "--evaluate-every 5 --deadline 2.5 --out runs"
+    )
+
+
+def test_a_lab_without_namespaces_is_paced() -> None:
+    up, _ = command(
+        setup_of(measured_study("network.how=paced"), "uniform"), file="x", out="runs"
+    ).splitlines()
+    assert up.endswith("--paced")
+
+
+def test_real_devices_are_listened_for() -> None:
+    study = measured_study("network.how=devices")
+    words = shlex.split(command(setup_of(study, "uniform"), file="x", out="runs"))
+    assert words[:4] == ["fedpace", "lab", "run", "prototype"]
+    options = list(zip(words[4::2], words[5::2], strict=True))
+    assert ("--listen", "HOST:PORT") in options
+    assert ("--devices", "2") in options
+
+
+def test_a_federation_has_no_command_but_a_sentence() -> None:
+    setup = setup_of(measured_study("network.how=flower"), "uniform")
+    assert command(setup, file="x", out="runs") == ""
+    text = page([summarise(setup)], [], runs_in=Path("runs"), files_in=Path("runs"))
+    assert f"<h3>Run it again</h3>\n<p>{NO_COMMAND}</p>" in text
+
+
+def test_the_options_of_measured_runs_are_those_of_the_lab() -> None:
+    lab = pytest.importorskip("fedpace.cli_lab", reason="needs the lab")
+    app = typer.main.get_command(lab.lab_app)
+    assert isinstance(app, click.Group)
+    known = {
+        name: {option for parameter in each.params for option in parameter.opts}
+        for name, each in app.commands.items()
+    }
+    for how in ("namespaces", "paced", "devices"):
+        study = measured_study(f"network.how={how}", "training.k=5", "network.deadline=2.5")
+        setup = setup_of(study, "uniform", seeds=range(1, 3))
+        for line in command(setup, file="x", out="runs").splitlines():
+            _, _, verb, *words = shlex.split(line)
+            assert {word for word in words if word.startswith("--")} <= known[verb]
+
+
+def test_other_data_than_those_of_the_setup_are_set_and_the_old_fields_taken_away() -> None:
+    values = load_study("prototype").model_dump()
+    study = Study.model_validate(values | {"data": {"kind": "own", "clients": 7}})
+    assert load_study("prototype", overrides(study)) == study

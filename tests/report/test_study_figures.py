@@ -13,11 +13,11 @@ from PIL import Image
 from fedpace.errors import MissingExtraError
 from fedpace.estimation.ratio import RatioEstimate
 from fedpace.report.curves import Abscissa, Ordinate, curve
+from fedpace.report.figures import colour
 from fedpace.report.setups import Sweep, optimising, setups_of, without_sweeps
 from fedpace.report.study_figures import (
     CURVES,
     chances_figure,
-    colour,
     curve_figure,
     drawn_clients,
     sensitivity_figure,

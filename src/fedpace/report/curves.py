@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedpace.profile import FloatArray
+from fedpace.report.setups import Setup
 from fedpace.rounds.history import Row
 from fedpace.studies.store import Run
 
@@ -31,13 +32,14 @@ class Curve(NamedTuple):
 
 
 def curve(runs: Sequence[Run], y: Ordinate, x: Abscissa) -> Curve:
-    """Return the mean and the band of runs.
+    """Return the mean and the band of runs, at least one of which has the quantity.
 
     What is known at a time is the last evaluation before it, so each run is a step function. A
     run that has ended keeps its last value, for otherwise only the slow ones would be averaged;
     the curve ends where fewer than half of the runs are still going.
     """
     paths = [_path(run, y, x) for run in runs]
+    paths = [(xs, ys) for xs, ys in paths if xs.size]
     start = max(xs[0] for xs, _ in paths)
     end = sorted(xs[-1] for xs, _ in paths)[len(paths) // 2]
     grid = np.linspace(start, max(start, end), GRID_POINTS)
@@ -49,6 +51,24 @@ def curve(runs: Sequence[Run], y: Ordinate, x: Abscissa) -> Curve:
         return Curve(grid, values.mean(axis=0), low, high)
 
 
+def has(runs: Sequence[Run], y: Ordinate) -> bool:
+    """Tell whether there is anything to draw: accuracy is known where it was evaluated alone."""
+    return any(_path(run, y, "seconds")[0].size for run in runs)
+
+
+def shows_accuracy(setup: Setup) -> bool:
+    """Tell whether the accuracy was evaluated along the way, and not at most at the end."""
+    network = setup.study.network
+    if network is not None and network.evaluate_every == 0:
+        return False
+    return any(has(setup.of(scheme), "accuracy") for scheme in setup.schemes)
+
+
+def is_estimate(row: Row) -> bool:
+    """Tell whether the row's loss is only that which the drawn clients reported."""
+    return row.loss == row.loss_estimate and math.isnan(row.accuracy)
+
+
 def own_rounds(run: Run) -> list[Row]:
     """Return the rows on the way of the final model: of the pilots, the one trained on from."""
     rows = run.history.rows
@@ -57,7 +77,7 @@ def own_rounds(run: Run) -> list[Row]:
         for name in ("pilot-uniform", "pilot-weighted")
     }
     # The better pilot goes on, the first of two equal ones: see estimation.adaptive.
-    best = min(pilots.values(), key=lambda pilot: pilot[-1].loss if pilot else math.inf)
+    best = min(pilots.values(), key=_last_loss)
     return [rows[0], *best, *(row for row in rows[1:] if not row.phase.startswith("pilot"))]
 
 
@@ -74,9 +94,22 @@ def pilots_end(runs: Sequence[Run], x: Abscissa) -> float:
 
 def _path(run: Run, y: Ordinate, x: Abscissa) -> tuple[FloatArray, FloatArray]:
     rows = own_rounds(run) if x == "round" else list(run.history.rows)
-    if y == "accuracy" and len(rows) > 1:
-        rows = rows[1:]  # the initial model has all classes tied: no accuracy to speak of
+    if y == "accuracy":
+        if len(rows) > 1:
+            rows = rows[1:]  # the initial model has all classes tied: no accuracy to speak of
+        rows = [row for row in rows if not math.isnan(row.accuracy)]
+    elif _evaluates(run):
+        rows = [row for row in rows if not is_estimate(row)]
     return (
         np.array([getattr(row, x) for row in rows], dtype=np.float64),
         np.array([getattr(row, y) for row in rows], dtype=np.float64),
     )
+
+
+def _evaluates(run: Run) -> bool:
+    """Tell whether rounds were evaluated: then what clients reported in between is left out."""
+    return run.study.network is None or run.study.network.evaluate_every > 0
+
+
+def _last_loss(pilot: Sequence[Row]) -> float:
+    return pilot[-1].loss if pilot and math.isfinite(pilot[-1].loss) else math.inf

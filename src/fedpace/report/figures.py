@@ -30,6 +30,13 @@ COLOURS = {
     "optimal-max": "#D55E00",
     "uniform-published": "#CC79A7",
 }
+# For schemes that are not among the compared ones; the last of Okabe and Ito's colours.
+OTHER_COLOUR = "#CC79A7"
+
+
+def colour(scheme: str) -> str:
+    """Return a scheme's colour, the same in every figure."""
+    return COLOURS.get(scheme, OTHER_COLOUR)
 
 
 def probabilities_figure(profile: Profile, q: FloatArray, *, scheme: str, k: int) -> Figure:

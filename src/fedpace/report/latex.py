@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from fedpace.report.measured import how_measured
 from fedpace.report.study_tables import CAPTION, TITLE_WIDTH, Column, heading, main_columns
 from fedpace.report.summary import SchemeSummary, Summary
 
@@ -26,12 +27,13 @@ def latex(summaries: Sequence[Summary]) -> str:
 
 def _table(summary: Summary) -> str:
     shown = main_columns(summary)
+    about = f"{CAPTION} {how_measured(summary.setup.study)}".rstrip()
     body = [line for row in summary.rows for line in _row(row, shown)]
     return "\n".join(
         [
             r"\begin{table}",
             r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
-            rf"\caption{{{_escaped(heading(summary))}. {_escaped(CAPTION)}}}\smallskip",
+            rf"\caption{{{_escaped(heading(summary))}. {_escaped(about)}}}\smallskip",
             rf"\begin{{tabular}}{{@{{}}l{'r' * (len(shown) - 1)}@{{}}}}",
             r"\toprule",
             f"{' & '.join(map(_title, shown))} {NEW_LINE}",

@@ -13,13 +13,16 @@ from string import Template
 
 import fedpace
 from fedpace.errors import MissingExtraError
+from fedpace.report.figures import colour
 from fedpace.report.plots import Plot, chances_plots, curve_plot, sensitivity_plot
-from fedpace.report.rerun import command, toml
+from fedpace.report.rerun import NO_COMMAND, command, toml
 from fedpace.report.sensitivity import estimate_note
 from fedpace.report.setups import Setup, Sweep
-from fedpace.report.study_figures import CURVES, colour
+from fedpace.report.study_figures import shown_curves
 from fedpace.report.study_tables import heading, html_table, notes, sweep_table
 from fedpace.report.summary import Summary
+from fedpace.report.timeline import timelines
+from fedpace.report.timeline_plot import page_caption, timeline_plot
 
 TITLES = {
     "loss-seconds": "Loss against wall-clock time",
@@ -77,9 +80,13 @@ def _setup_section(summary: Summary, plots: dict[str, Plot], again: str) -> str:
     setup = summary.setup
     figures = [
         _figure(plots, TITLES[name], BAND + DOTS * (y == "loss"), curve_plot(summary, y, x))
-        for name, y, x in CURVES
+        for name, y, x in shown_curves(setup)
     ]
     figures += [_figure(plots, name, CHANCES, plot) for name, plot in chances_plots(setup)]
+    figures += [
+        _figure(plots, each.title, page_caption(each), timeline_plot(each), wide=True)
+        for each in timelines(setup)
+    ]
     remarks = "".join(f"<li>{html.escape(note)}</li>" for note in notes(summary))
     about = f"{len(setup.seeds)} seeds, {len(setup.schemes)} schemes, fedpace {setup.version}."
     return f"""<section id="{setup.slug}">
@@ -90,7 +97,7 @@ def _setup_section(summary: Summary, plots: dict[str, Plot], again: str) -> str:
 {_legend(setup.schemes)}
 <div class="plots">{"".join(figures)}</div>
 <h3>Run it again</h3>
-<pre>{html.escape(again)}</pre>
+{f"<pre>{html.escape(again)}</pre>" if again else f"<p>{NO_COMMAND}</p>"}
 <details><summary>Configuration</summary><pre>{html.escape(toml(setup.study))}</pre></details>
 </section>"""
 
@@ -118,12 +125,15 @@ def _sweep_section(sweep: Sweep, plots: dict[str, Plot]) -> str:
 </section>"""
 
 
-def _figure(plots: dict[str, Plot], title: str, caption: str, plot: Plot) -> str:
+def _figure(
+    plots: dict[str, Plot], title: str, caption: str, plot: Plot, *, wide: bool = False
+) -> str:
     """Keep the plot under a new id, and return the place where the page draws it."""
     name = f"plot-{len(plots)}"
     plots[name] = plot
+    kind = ' class="wide"' if wide else ""
     return (
-        f'<figure><h3>{html.escape(title)}</h3><div class="plot" id="{name}"></div>'
+        f'<figure{kind}><h3>{html.escape(title)}</h3><div class="plot" id="{name}"></div>'
         f"<figcaption>{html.escape(caption)}</figcaption></figure>\n"
     )
 

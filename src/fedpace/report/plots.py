@@ -10,6 +10,7 @@ import numpy as np
 
 from fedpace.profile import FloatArray
 from fedpace.report.curves import Abscissa, Ordinate, curve
+from fedpace.report.figures import colour
 from fedpace.report.sensitivity import (
     Sensitivity,
     baseline_seconds,
@@ -21,7 +22,7 @@ from fedpace.report.setups import Setup, Sweep, optimising
 from fedpace.report.study_figures import (
     LABELS,
     chances_title,
-    colour,
+    drawable,
     drawn_clients,
     pilot_ends,
     relative_importance,
@@ -53,9 +54,11 @@ TICKS = [digit * 10.0**power for power in range(-4, 5) for digit in (1, 1.5, 2, 
 def curve_plot(summary: Summary, y: Ordinate, x: Abscissa) -> Plot:
     """Return every scheme's mean and band, the target, and where pilots end."""
     data = [
-        trace for scheme in summary.setup.schemes for trace in _curve(summary.setup, scheme, y, x)
+        trace
+        for scheme in drawable(summary.setup, y)
+        for trace in _curve(summary.setup, scheme, y, x)
     ]
-    layout = _layout(LABELS[x], LABELS[y])
+    layout = blank_layout(LABELS[x], LABELS[y])
     layout["xaxis"] |= {"rangemode": "tozero", "hoverformat": ",.0f"}
     layout["hovermode"] = "x unified"
     if y == "loss":
@@ -80,7 +83,7 @@ def chances_plots(setup: Setup) -> list[tuple[str, Plot]]:
 def sensitivity_plot(sweep: Sweep) -> Plot:
     """Return time to the target against c/S_0, with what was estimated marked by a star."""
     data = [trace for line in sensitivities(sweep) for trace in _sensitivity(sweep, line)]
-    layout = _layout("c / S₀, given", "time to the target, s")
+    layout = blank_layout("c / S₀, given", "time to the target, s")
     ticks = {"tickvals": places(sweep.values), "ticktext": [f"{value:g}" for value in sweep.values]}
     layout["xaxis"] |= {"type": "log", "tickmode": "array", **ticks}
     layout["yaxis"] |= {"rangemode": "tozero"}
@@ -93,20 +96,20 @@ def sensitivity_plot(sweep: Sweep) -> Plot:
 def _curve(setup: Setup, scheme: str, y: Ordinate, x: Abscissa) -> list[Plot]:
     line, factor = curve(setup.of(scheme), y, x), scale(y)
     form = ".1f" if y == "accuracy" else ".3f"
-    band = _trace(
+    band = trace_of(
         scheme,
-        x=_numbers([*line.x, *line.x[::-1]]),
-        y=_numbers(factor * value for value in [*line.low, *line.high[::-1]]),
+        x=numbers([*line.x, *line.x[::-1]]),
+        y=numbers(factor * value for value in [*line.low, *line.high[::-1]]),
         fill="toself",
         fillcolor=f"{colour(scheme)}26",  # 15 % opaque
         line={"width": 0},
         mode="lines",
         hoverinfo="skip",
     )
-    mean = _trace(
+    mean = trace_of(
         scheme,
-        x=_numbers(line.x),
-        y=_numbers(factor * line.mean),
+        x=numbers(line.x),
+        y=numbers(factor * line.mean),
         mode="lines",
         line={"color": colour(scheme), "width": 2, "dash": DASHES.get(scheme, "solid")},
         hovertemplate=f"%{{y:{form}}}",
@@ -118,9 +121,9 @@ def _arrivals(summary: Summary, x: Abscissa) -> list[Plot]:
     loss = target_value(summary, "loss")
     means = ((row.scheme, row.seconds if x == "seconds" else row.rounds) for row in summary.rows)
     return [
-        _trace(
+        trace_of(
             scheme,
-            x=_numbers([mean.value]),
+            x=numbers([mean.value]),
             y=[loss],
             mode="markers",
             marker={"color": colour(scheme), "size": 9, "line": {"color": "white", "width": 1}},
@@ -137,21 +140,21 @@ def _chances(scheme: str, run: Run, q: FloatArray) -> Plot:
     # Plotly has no logarithmic colours: logarithms are coloured, and labelled with the numbers.
     marker = {
         "size": 8,
-        "color": _numbers(np.log10(share[order])),
+        "color": numbers(np.log10(share[order])),
         "colorscale": "Viridis",
         "showscale": True,
         "colorbar": COLOUR_BAR,
     }
-    points = _trace(
+    points = trace_of(
         scheme,
-        x=_numbers(run.profile.times[order]),
-        y=_numbers(q[order]),
+        x=numbers(run.profile.times[order]),
+        y=numbers(q[order]),
         mode="markers",
         marker=marker,
         text=[f"client {i}, importance {share[i]:.3g}" for i in order.tolist()],
         hovertemplate="%{text}<br>%{x:.3g} s, q = %{y:.3g}<extra></extra>",
     )
-    layout = _layout("round time of the client, s", "probability per draw, q")
+    layout = blank_layout("round time of the client, s", "probability per draw, q")
     for axis in ("xaxis", "yaxis"):
         layout[axis] |= {"type": "log", "dtick": 1, "tickformat": "~g"}
     _mark(layout, "uniform, 1/N", y=1 / q.size, log=True)
@@ -160,11 +163,11 @@ def _chances(scheme: str, run: Run, q: FloatArray) -> Plot:
 
 def _sensitivity(sweep: Sweep, line: Sensitivity) -> list[Plot]:
     seconds = line.seconds
-    above = _numbers(point.high - point.value for point in seconds)
-    given = _trace(
+    above = numbers(point.high - point.value for point in seconds)
+    given = trace_of(
         line.scheme,
-        x=_numbers(places(sweep.values)),
-        y=_numbers(point.value for point in seconds),
+        x=numbers(places(sweep.values)),
+        y=numbers(point.value for point in seconds),
         mode="lines+markers",
         line={"color": colour(line.scheme), "dash": DASHES.get(line.scheme, "solid")},
         error_y={"type": "data", "array": above, "thickness": 1},
@@ -174,10 +177,10 @@ def _sensitivity(sweep: Sweep, line: Sensitivity) -> list[Plot]:
         return [given]
     span = chosen_span(line)
     low, middle, high = places([*sweep.values, span.low, span.value, span.high])[-3:]
-    star = _trace(
+    star = trace_of(
         line.scheme,
         x=[middle],
-        y=_numbers([line.estimated.value]),
+        y=numbers([line.estimated.value]),
         mode="markers",
         marker={
             "symbol": "star",
@@ -191,12 +194,13 @@ def _sensitivity(sweep: Sweep, line: Sensitivity) -> list[Plot]:
     return [given, star]
 
 
-def _trace(scheme: str, **more: Any) -> Plot:
-    # The page switches traces by their group.
+def trace_of(scheme: str, **more: Any) -> Plot:
+    """Return a trace that the page shows or hides with its scheme."""
     return {"type": "scatter", "name": scheme, "legendgroup": scheme, **more}
 
 
-def _layout(x: str, y: str) -> Plot:
+def blank_layout(x: str, y: str) -> Plot:
+    """Return the layout that all plots share, with these titles of the axes."""
     axis = {"gridcolor": "#eee", "linecolor": "#999", "zeroline": False, "automargin": True}
     return {
         "xaxis": {**axis, "title": {"text": x}},
@@ -236,6 +240,6 @@ def _mark(
     layout["annotations"].append(label)
 
 
-def _numbers(values: Iterable[float]) -> list[float | None]:
+def numbers(values: Iterable[float]) -> list[float | None]:
     """Return numbers with six digits, more than a screen shows; None where there is none."""
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]

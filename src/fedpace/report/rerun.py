@@ -1,4 +1,4 @@
-"""How to run a setup again: the command, and the configuration as a TOML file."""
+"""How to run a setup again: the commands, and the configuration as a TOML file."""
 
 from __future__ import annotations
 
@@ -10,41 +10,76 @@ from typing import Any
 from fedpace.report.setups import Setup, flat
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.studies.store import NAMES
-from fedpace.studies.study import Study, load_study, setups
+from fedpace.studies.study import NetworkSection, Study, load_study, setups
 
+# What is said instead of a command.
+NO_COMMAND = (
+    "These runs were made in a Flower federation: run its ServerApp again, with the configuration "
+    "below."
+)
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def command(setup: Setup, *, file: str, out: str) -> str:
-    """Return the command that makes these runs, from the setup's name or else from `file`."""
+    """Return the command that makes these runs, from the setup's name or else from `file`.
+
+    Measured runs need devices first: the line before starts a lab of them. A Flower federation is
+    not started from here: its command is empty, see NO_COMMAND.
+    """
+    network = setup.study.network
+    source, changes = _source(setup.study, file)
+    if network is None:
+        return shlex.join(["fedpace", "run", source, *_which(setup), *changes, "--out", out])
+    if network.how == "flower":
+        return ""
+    run = ["fedpace", "lab", "run", source, *_which(setup), *changes, *_terms(network)]
+    if network.how == "devices":
+        # Where and with which certificates is not known here.
+        run += ["--listen", "HOST:PORT", "--devices", str(setup.runs[0].profile.n)]
+        return shlex.join([*run, "--certs", "DIR", "--out", out])
+    up = ["fedpace", "lab", "up", "--setup", source, *changes]
+    up += ["--time-scale", repr(network.time_scale)]
+    up += ["--paced"] * (network.how == "paced")
+    return f"{shlex.join(up)}\n{shlex.join([*run, '--out', out])}"
+
+
+def _source(study: Study, file: str) -> tuple[str, list[str]]:
+    """Return what to run, and the options that change it."""
+    if study.name not in setups():
+        return file, []
+    return study.name, [word for override in overrides(study) for word in ("--set", override)]
+
+
+def _which(setup: Setup) -> list[str]:
     first, last = setup.seeds[0], setup.seeds[-1]
     schemes = "all" if setup.schemes == list(SCHEMES) else ",".join(setup.schemes)
-    words = ["fedpace", "run", setup.study.name, "--schemes", schemes]
-    words += ["--seeds", str(last - first + 1)]
-    if first:
-        words += ["--first-seed", str(first)]
-    if setup.study.name in setups():
-        for override in overrides(setup.study):
-            words += ["--set", override]
-    else:
-        words[2] = file
-    return shlex.join([*words, "--out", out])
+    words = ["--schemes", schemes, "--seeds", str(last - first + 1)]
+    return [*words, "--first-seed", str(first)] if first else words
+
+
+def _terms(network: NetworkSection) -> list[str]:
+    words = ["--evaluate-every", str(network.evaluate_every)]
+    return words if network.deadline is None else [*words, "--deadline", repr(network.deadline)]
 
 
 def overrides(study: Study) -> list[str]:
     """Return what has to be set to get this study from the setup of its name.
 
+    How it was measured is none of it: `fedpace lab` has options for that.
+
     >>> overrides(load_study("simulation-1", ["training.k=5", "sampling.max_weight=none"]))
     ['training.k=5', 'sampling.max_weight=none']
     """
     mine, theirs = (
-        flat(each.model_dump(mode="json", exclude=NAMES))
+        flat(each.model_dump(mode="json", exclude=NAMES | {"network"}))
         for each in (study, load_study(study.name))
     )
+    # Other kinds of data have other fields: those that are no longer there are taken away.
+    mine |= dict.fromkeys(theirs.keys() - mine.keys())
     return [
         f"{name}={'none' if value is None else json.dumps(value)}"
         for name, value in mine.items()
-        if theirs[name] != value
+        if theirs.get(name) != value
     ]
 
 

@@ -16,6 +16,15 @@ from fedpace.studies.study import Study
 
 ORDER = (*SCHEMES, *VARIANTS)
 SWEPT = "sampling.c_over_s0"
+# Of a field that the other setup does not have; None says that it has no value.
+NOT_THERE = object()
+# How runs were measured, by `network.how`.
+PLACES = {
+    "namespaces": "devices in network namespaces",
+    "paced": "devices on one machine that keep to their rates",
+    "devices": "real devices",
+    "flower": "clients of a Flower federation",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +76,17 @@ def setups_of(runs: Iterable[Run]) -> list[Setup]:
     for run in runs:
         groups.setdefault(_key(_settings(run)), {}).setdefault((run.scheme, run.seed), run)
     largest_first = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    mixed = _mixed(next(iter(group.values())).study for group in groups.values())
     firsts: dict[str, Run] = {}
+    alike: dict[tuple[str, bool], Run] = {}
     setups: list[Setup] = []
     for _, group in largest_first:
         run = next(iter(group.values()))
         first = firsts.setdefault(run.study.name, run)
-        label = ", ".join([run.study.name, *_differences(_settings(first), _settings(run))])
+        like = alike.setdefault((run.study.name, run.study.network is None), run)
+        differences = _differences(_but_for_network(first, like), _settings(run))
+        kind = [how_made(run.study)] if run.study.name in mixed else []
+        label = ", ".join([run.study.name, *kind, *differences])
         slug = _slug(label, {setup.slug for setup in setups})
         setups.append(Setup(run.study, run.version, label, slug, tuple(group.values())))
     return setups
@@ -97,6 +111,20 @@ def optimising(setup: Setup) -> list[tuple[str, Run, FloatArray]]:
         for scheme, run in firsts
         if run.q is not None and scheme not in WITHOUT_PILOTS
     ]
+
+
+def how_made(study: Study) -> str:
+    """Return in a few words whether a study's runs are simulated, or where they were measured.
+
+    >>> from fedpace.studies.study import load_study
+    >>> how_made(load_study("prototype", ["network.how=namespaces", "network.time_scale=0.2"]))
+    'measured on devices in network namespaces, time scale 0.2'
+    """
+    if study.network is None:
+        return "simulated"
+    scale = study.network.time_scale
+    slower = "" if scale == 1 else f", time scale {scale:g}"
+    return f"measured on {PLACES[study.network.how]}{slower}"
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -126,15 +154,30 @@ def _settings(run: Run) -> dict[str, Any]:
     return flat(run.study.model_dump(mode="json", exclude=NAMES)) | {"version": run.version}
 
 
+def _but_for_network(first: Run, like: Run) -> dict[str, Any]:
+    """Return the first's settings, with the network of one that was measured, or not, as well."""
+    settings = flat(first.study.model_dump(mode="json", exclude=NAMES | {"network"}))
+    network = flat(like.study.model_dump(mode="json", include={"network"}))
+    return settings | network | {"version": first.version}
+
+
 def _key(settings: Mapping[str, Any]) -> str:
     return json.dumps(settings, sort_keys=True)
+
+
+def _mixed(studies: Iterable[Study]) -> set[str]:
+    """Return the names of which there are both measured and simulated runs."""
+    kinds: dict[str, set[bool]] = {}
+    for study in studies:
+        kinds.setdefault(study.name, set()).add(study.network is None)
+    return {name for name, kind in kinds.items() if len(kind) == 2}
 
 
 def _differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     return [
         f"{name} = {'none' if value is None else value}"
         for name, value in second.items()
-        if first[name] != value
+        if first.get(name, NOT_THERE) != value
     ]
 
 

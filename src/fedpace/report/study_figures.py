@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpace.profile import FloatArray, IntArray
-from fedpace.report.curves import Abscissa, Curve, Ordinate, curve, pilots_end
-from fedpace.report.figures import COLOURS, new_figure, plain_numbers, save
+from fedpace.report.curves import (
+    Abscissa,
+    Curve,
+    Ordinate,
+    curve,
+    has,
+    pilots_end,
+    shows_accuracy,
+)
+from fedpace.report.figures import colour, new_figure, plain_numbers, save
+from fedpace.report.measured import how_measured
 from fedpace.report.sensitivity import (
     Sensitivity,
     baseline_seconds,
@@ -22,6 +31,8 @@ from fedpace.report.sensitivity import (
 )
 from fedpace.report.setups import Setup, Sweep, optimising
 from fedpace.report.summary import BASELINE, Interval, Summary
+from fedpace.report.timeline import timelines
+from fedpace.report.timeline_figure import timeline_figure
 from fedpace.studies.store import Run
 
 if TYPE_CHECKING:
@@ -29,8 +40,6 @@ if TYPE_CHECKING:
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
 
-# For schemes that are not among the compared ones; the last of Okabe and Ito's colours.
-OTHER_COLOUR = "#CC79A7"
 # Told apart by more than colour, in print too.
 DASHES = {"weighted": "--", "statistical": "-.", "optimal-max": (0, (6, 1.5))}
 # The three figures of a setup: file name, ordinate, abscissa.
@@ -50,11 +59,6 @@ TARGET_NOTE = " Dots: mean arrival at the target."
 # More points than this only make one blob, and a page that is slow to open.
 MOST_CLIENTS = 5_000
 FORMATS = ("png", "pdf")
-
-
-def colour(scheme: str) -> str:
-    """Return a scheme's colour, the same in every figure."""
-    return COLOURS.get(scheme, OTHER_COLOUR)
 
 
 def scale(y: Ordinate) -> float:
@@ -85,14 +89,27 @@ def pilot_ends(setup: Setup, x: Abscissa) -> list[float]:
     return sorted({round(end, 9) for end in ends if math.isfinite(end)})
 
 
+def shown_curves(setup: Setup) -> list[tuple[str, Ordinate, Abscissa]]:
+    """Return which of the three figures there is something to draw for."""
+    accuracy = shows_accuracy(setup)
+    return [each for each in CURVES if accuracy or each[1] != "accuracy"]
+
+
+def drawable(setup: Setup, y: Ordinate) -> list[str]:
+    """Return the schemes of which the quantity is known."""
+    return [scheme for scheme in setup.schemes if has(setup.of(scheme), y)]
+
+
 def write_figures(summaries: list[Summary], sweeps: list[Sweep], folder: Path) -> Iterator[Path]:
     """Draw everything as PNG and PDF, and yield each file when it is written."""
     for summary in summaries:
         slug = summary.setup.slug
-        for name, y, x in CURVES:
+        for name, y, x in shown_curves(summary.setup):
             yield from _written(curve_figure(summary, y, x), folder / f"{slug}-{name}")
         if optimising(summary.setup):
             yield from _written(chances_figure(summary.setup), folder / f"{slug}-probabilities")
+        for each in timelines(summary.setup):
+            yield from _written(timeline_figure(each), folder / f"{slug}-timeline-{each.scheme}")
     for sweep in sweeps:
         name = (sweep.base or sweep.members[0]).slug
         yield from _written(sensitivity_figure(sweep), folder / f"{name}-sensitivity")
@@ -102,7 +119,7 @@ def curve_figure(summary: Summary, y: Ordinate, x: Abscissa) -> Figure:
     """Draw every scheme's mean and band, the target, and where pilots end."""
     figure = new_figure(7.2, 4.4)
     axes = figure.add_subplot()
-    for scheme in summary.setup.schemes:
+    for scheme in drawable(summary.setup, y):
         _draw_curve(axes, curve(summary.setup.of(scheme), y, x), scheme, scale(y))
     axes.set(xlabel=LABELS[x], ylabel=LABELS[y], title=summary.setup.study.title)
     if y == "loss":
@@ -111,7 +128,8 @@ def curve_figure(summary: Summary, y: Ordinate, x: Abscissa) -> Figure:
     _draw_target(axes, summary, y, x)
     _draw_pilots(axes, summary.setup, x)
     axes.set_xlim(left=0)  # last, for it ends the search for a right end that shows everything
-    _finish(figure, axes, note=BAND_NOTE + (TARGET_NOTE if y == "loss" else ""))
+    note = BAND_NOTE + (TARGET_NOTE if y == "loss" else "")
+    _finish(figure, axes, note=f"{note}\n{how_measured(summary.setup.study)}".rstrip())
     return figure
 
 

@@ -14,6 +14,8 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from fedpace.report.curves import shows_accuracy
+from fedpace.report.measured import measured_notes
 from fedpace.report.sensitivity import sensitivities
 from fedpace.report.setups import Sweep
 from fedpace.report.summary import BASELINE, PROPOSED, Interval, SchemeSummary, Summary
@@ -22,6 +24,7 @@ NOTHING = "–"
 # Titles are broken into lines of about this many letters where room is short.
 TITLE_WIDTH = 12
 CAPTION = "Mean over seeds, with its 95 % interval; times include pilots unless said otherwise."
+NO_ACCURACY = "There is no curve of test accuracy: it was not evaluated along the way."
 Cell = tuple[str, str]
 
 
@@ -76,7 +79,9 @@ def notes(summary: Summary) -> list[str]:
         "the paired delta method on its logarithm. Rounds count the way of the final model: of "
         "the two pilots, the one that training went on from."
     ]
-    lines += missed(summary)
+    lines += [*missed(summary), *measured_notes(summary.setup)]
+    if not shows_accuracy(summary.setup):
+        lines.append(NO_ACCURACY)
     study = summary.setup.study
     if study.paper and study.paper_loss not in (None, study.stop.loss):
         lines.append(f"The paper's figures are for the target loss {study.paper_loss:g}.")

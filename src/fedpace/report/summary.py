@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fedpace.profile import FloatArray
+from fedpace.report.curves import is_estimate
 from fedpace.report.setups import Setup
 from fedpace.rounds.history import Row
 from fedpace.studies.store import Run
@@ -156,15 +157,20 @@ def target_accuracy(setup: Setup) -> Interval:
     if stop.accuracy is not None:
         return Interval(stop.accuracy)
     arrivals = (arrival(run) for run in setup.of(PROPOSED))
-    return mean_interval(row.accuracy for row in arrivals if row is not None)
+    known = (row.accuracy for row in arrivals if row is not None)
+    return mean_interval(accuracy for accuracy in known if not math.isnan(accuracy))
 
 
 def arrival(run: Run) -> Row | None:
-    """Return the row in which a run first reached its study's target, if it did."""
+    """Return the row in which a run was first seen to have reached its study's target, if it was.
+
+    What the drawn clients report may be below the target by luck, and does not count.
+    """
     stop = run.study.stop
     if stop.loss is None:
         return None if stop.accuracy is None else accuracy_arrival(run, stop.accuracy)
-    return next((row for row in run.history.rows if row.loss <= stop.loss), None)
+    rows = (row for row in run.history.rows if not is_estimate(row))
+    return next((row for row in rows if row.loss <= stop.loss), None)
 
 
 def accuracy_arrival(run: Run, accuracy: float) -> Row | None:

@@ -1,0 +1,85 @@
+"""The timeline of a measured run, with Matplotlib."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedpace.report.figures import colour, new_figure
+from fedpace.report.timeline import MOST_CLIENTS, Timeline, client_labels, pale
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COMPUTING, TRANSFER = "computing", "transfer, both ways"
+WHOLE, MISSING = "until the reply", "no reply"
+SHADE = "#f3efe2"
+# Of a bar, where the distance of lines is 1.
+THICKNESS = 0.8
+
+
+def timeline_figure(shown: Timeline) -> Figure:
+    """Draw a bar per reply, a cross per missing one, and what the rounds were for."""
+    figure = new_figure(9.0, 2.2 + 0.125 * min(len(shown.clients), MOST_CLIENTS))
+    axes = figure.add_subplot()
+    _draw_bars(axes, shown)
+    _draw_missing(axes, shown)
+    _draw_stages(axes, shown)
+    ticks, labels = client_labels(shown, MOST_CLIENTS)
+    axes.set_yticks(ticks, labels, fontsize="x-small")
+    axes.set(xlabel="wall-clock time, s", ylabel="client (its usual time, s)")
+    axes.set(xlim=(shown.stages[0].start, shown.stages[-1].end), ylim=shown.height)
+    figure.suptitle(f"{shown.setup}\n{shown.title}", fontsize="medium")
+    axes.spines[["top", "right"]].set_visible(False)
+    handles = axes.get_legend_handles_labels()[0]
+    handles.sort(key=lambda handle: handle.get_label() == MISSING)  # the bars first
+    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3,
+                frameon=False, fontsize="small", borderaxespad=0.1)  # fmt: skip
+    figure.supxlabel(shown.caption, fontsize="x-small", color="0.35")
+    return figure
+
+
+def _draw_bars(axes: Axes, shown: Timeline) -> None:
+    from matplotlib.collections import PolyCollection
+
+    places = np.array([shown.places[reply.client] for reply in shown.replies])
+    starts = np.array([reply.start for reply in shown.replies])
+    middles = starts + [reply.computing for reply in shown.replies]
+    ends = starts + [reply.seconds for reply in shown.replies]
+    parts = [(middles, ends, pale(shown.scheme), TRANSFER if shown.split else WHOLE)]
+    if shown.split:
+        parts.insert(0, (starts, middles, colour(shown.scheme), COMPUTING))
+    low, high = places - THICKNESS / 2, places + THICKNESS / 2
+    for left, right, shade, label in parts:
+        corners = [(left, low), (right, low), (right, high), (left, high)]
+        # All at once: thousands of bars, one by one, take half a minute.
+        axes.add_collection(
+            PolyCollection(np.moveaxis(np.array(corners), -1, 0), color=shade, linewidth=0,
+                           label=label, zorder=1)
+        )  # fmt: skip
+
+
+def _draw_missing(axes: Axes, shown: Timeline) -> None:
+    if not shown.missing:
+        return
+    lines = [shown.places[each.client] for each in shown.missing]
+    ends = [each.end for each in shown.missing]
+    axes.hlines(lines, [each.start for each in shown.missing], ends, color="black",
+                linewidth=0.7, linestyle=":")  # fmt: skip
+    axes.plot(ends, lines, "x", color="black", markersize=5, markeredgewidth=1.2,
+              label=MISSING, clip_on=False)  # fmt: skip
+
+
+def _draw_stages(axes: Axes, shown: Timeline) -> None:
+    # Above the bars, or those of a client that is drawn again at once would look like one.
+    axes.vlines(shown.rounds, 0, 1, transform=axes.get_xaxis_transform(), color="0.85",
+                linewidth=0.5, zorder=1.5)  # fmt: skip
+    for stage in shown.stages:
+        if stage.phase != "train":
+            axes.axvspan(stage.start, stage.end, color=SHADE, linewidth=0, zorder=-1)
+    for start, text in shown.labelled:
+        axes.annotate(text, (start, 1), (4, -3), xycoords=axes.get_xaxis_transform(),
+                      textcoords="offset points", va="top", fontsize="small",
+                      color="0.3")  # fmt: skip

@@ -1,0 +1,119 @@
+"""The timeline of a measured run for the page, as Plotly understands it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedpace.report.figures import colour
+from fedpace.report.plots import GREY, Plot, blank_layout, numbers, trace_of
+from fedpace.report.timeline import Timeline, client_labels, pale
+from fedpace.report.timeline_figure import MISSING, SHADE
+
+# As many labels as there is room for beside the plot.
+MOST_LABELS = 40
+BARS = "Bars: computing (dark) and transfer both ways (pale), one put after the other"
+
+
+def timeline_plot(shown: Timeline) -> Plot:
+    """Return a bar per reply, a cross per missing one, and what the rounds were for."""
+    layout = blank_layout("wall-clock time, s", "client (its usual time, s)")
+    ticks, labels = client_labels(shown, MOST_LABELS)
+    span = [shown.stages[0].start, shown.stages[-1].end]
+    layout["xaxis"] |= {"range": numbers(span), "showgrid": False}
+    layout["yaxis"] |= {
+        "range": list(shown.height),
+        "tickmode": "array",
+        "tickvals": ticks,
+        "ticktext": labels,
+        "tickfont": {"size": 9},
+        "showgrid": False,
+    }
+    layout["yaxis"]["title"]["standoff"] = 12
+    layout |= {"barmode": "overlay", "hovermode": "closest", "bargap": 0.2}
+    _draw_stages(layout, shown)
+    return {"data": _traces(shown), "layout": layout}
+
+
+def _traces(shown: Timeline) -> list[Plot]:
+    places = shown.places
+    texts = [
+        f"client {reply.client}, round {reply.round}<br>{reply.seconds:.3g} s"
+        + f", of it {reply.computing:.3g} s computing" * shown.split
+        for reply in shown.replies
+    ]
+    lines = [places[reply.client] for reply in shown.replies]
+    bars: Plot = {"type": "bar", "orientation": "h", "y": lines, "text": texts,
+                  "textposition": "none", "hovertemplate": "%{text}<extra></extra>"}  # fmt: skip
+    computing = trace_of(
+        shown.scheme,
+        base=numbers(reply.start for reply in shown.replies),
+        x=numbers(reply.computing for reply in shown.replies),
+        marker=_filled(colour(shown.scheme)),
+        **bars,
+    )
+    transfer = trace_of(
+        shown.scheme,
+        base=numbers(reply.start + reply.computing for reply in shown.replies),
+        x=numbers(reply.seconds - reply.computing for reply in shown.replies),
+        marker=_filled(pale(shown.scheme)),
+        **bars,
+    )
+    crosses = trace_of(
+        shown.scheme,
+        x=numbers(each.end for each in shown.missing),
+        y=[places[each.client] for each in shown.missing],
+        text=[
+            f"client {each.client}, round {each.round}<br>{'refused' if each.refused else MISSING}"
+            for each in shown.missing
+        ],
+        mode="markers",
+        marker={"symbol": "x-thin", "size": 7, "line": {"width": 1.5, "color": "black"}},
+        cliponaxis=False,
+        hovertemplate="%{text}<extra></extra>",
+    )
+    waits = trace_of(
+        shown.scheme,
+        x=[part for each in shown.missing for part in (*numbers([each.start, each.end]), None)],
+        y=[part for each in shown.missing for part in (*[places[each.client]] * 2, None)],
+        mode="lines",
+        line={"color": "black", "width": 1, "dash": "dot"},
+        hoverinfo="skip",
+    )
+    return [computing, transfer, waits, crosses]
+
+
+def page_caption(shown: Timeline) -> str:
+    """Return what the colours mean, and which rounds are shown."""
+    bars = BARS if shown.split else "Bars: until the reply"
+    cross = "; cross: no reply by the end of the round" if shown.missing else ""
+    shaded = any(stage.phase != "train" for stage in shown.stages)
+    return f"{bars}{cross}{'; shaded: before training' * shaded}. {shown.caption}"
+
+
+def _filled(shade: str) -> dict[str, Any]:
+    return {"color": shade, "line": {"width": 0}}
+
+
+def _draw_stages(layout: Plot, shown: Timeline) -> None:
+    """Shade what is not training, name the stages, and draw a line where each round begins."""
+    high: Plot = {"y0": 0, "y1": 1, "yref": "paper", "layer": "below"}
+    for stage in shown.stages:
+        start, end = numbers([stage.start, stage.end])
+        if stage.phase != "train":
+            shape = {"type": "rect", "x0": start, "x1": end, "fillcolor": SHADE}
+            layout["shapes"].append({**shape, "line": {"width": 0}, **high})
+    for begin, text in shown.labelled:
+        # Rounded as the axis is: a label that begins outside of it is not shown.
+        place = {
+            "x": numbers([begin])[0],
+            "y": 1,
+            "yref": "paper",
+            "xanchor": "left",
+            "yanchor": "top",
+        }
+        style = {"showarrow": False, "font": {"size": 12, "color": GREY}}
+        layout["annotations"].append({"text": text, **place, **style})
+    # Above the bars, or those of a client that is drawn again at once would look like one.
+    for start in numbers(shown.rounds):
+        shape = {"type": "line", "x0": start, "x1": start, **high, "layer": "above"}
+        layout["shapes"].append({**shape, "line": {"color": "#ddd", "width": 0.5}})

@@ -1,0 +1,207 @@
+"""The timeline of measured runs: every reply in its place on the clock."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
+
+from fedpace.report.figures import COLOURS, colour
+from fedpace.report.setups import setups_of
+from fedpace.report.timeline import (
+    MOST_CLIENTS,
+    MOST_ROUNDS,
+    Timeline,
+    client_labels,
+    pale,
+    timelines,
+)
+from fedpace.report.timeline_figure import timeline_figure
+from fedpace.report.timeline_plot import page_caption, timeline_plot
+from fedpace.rounds.history import History
+from fedpace.studies.store import Run
+from fedpace.studies.study import Study
+
+from .made import START, made_run, small_study
+from .measured_runs import measured_run, measured_setup, measured_study
+from .test_figures import assert_legible
+
+
+def timeline_of(run: Run) -> Timeline:
+    (setup,) = setups_of([run])
+    (shown,) = timelines(setup)
+    return shown
+
+
+def bars(axes: Axes) -> list[PolyCollection]:
+    return [
+        each
+        for each in axes.collections
+        if isinstance(each, PolyCollection) and not str(each.get_label()).startswith("_")
+    ]
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return measured_study()
+
+
+@pytest.fixture(scope="module")
+def run(study: Study) -> Run:
+    return measured_run(study, "optimal-mean")
+
+
+def test_simulated_runs_have_none(tmp_path: Path) -> None:
+    run = made_run(small_study(tmp_path), "uniform", 0, [START, ("train", 1, 1.0, 1.7, 0.5)])
+    assert timelines(setups_of([run])[0]) == []
+
+
+def test_a_run_that_ended_before_its_first_round_has_none(run: Run, study: Study) -> None:
+    empty = Run(study, "full", 0, "1", "", History(run.history.rows[:1]), None, run.profile, None)
+    assert timelines(setups_of([empty])[0]) == []
+
+
+def test_each_scheme_has_one_of_its_first_seed() -> None:
+    shown = timelines(measured_setup(schemes=("full", "uniform"), seeds=2))
+    assert [each.scheme for each in shown] == ["full", "uniform"]
+    assert all(each.title.endswith("seed 0") for each in shown)
+
+
+def test_a_long_run_is_shown_around_the_switch(run: Run) -> None:
+    shown = timeline_of(run)
+    assert len(shown.rounds) == MOST_ROUNDS
+    assert [(each.phase, each.first, each.last) for each in shown.stages] == [
+        ("pilot-weighted", 6, 25), ("train", 26, 45),
+    ]  # fmt: skip
+    assert "weighted pilot 6–25, training 26–45; the run has 110." in shown.caption
+    assert shown.stages[0].end == shown.stages[1].start
+
+
+def test_a_long_run_without_pilots_is_shown_from_its_start(study: Study) -> None:
+    shown = timeline_of(measured_run(study, "uniform"))
+    assert "training 1–40; the run has 60." in shown.caption
+    assert shown.rounds[0] == 0.0
+
+
+@pytest.mark.parametrize(("pilots", "rounds"), [(30, 3), (3, 60), (2, 3)])
+def test_as_many_rounds_as_there_is_room_for(study: Study, pilots: int, rounds: int) -> None:
+    run = measured_run(study, "optimal-mean", pilot_rounds=pilots, rounds=rounds)
+    shown = timeline_of(run)
+    assert len(shown.rounds) == min(MOST_ROUNDS, 2 * pilots + rounds)
+    assert shown.stages[-1].phase == "train"
+    assert ("the run has" in shown.caption) == (2 * pilots + rounds > MOST_ROUNDS)
+
+
+def test_a_bar_goes_from_the_start_of_its_round_to_the_arrival(run: Run) -> None:
+    shown = timeline_of(run)
+    rows = {(row.phase, row.round): row for row in run.history.rows}
+    row = rows["train", 30]
+    mine = [reply for reply in shown.replies if reply.round == 30]
+    assert [reply.client for reply in mine] == row.clients.tolist()
+    assert {reply.start for reply in mine} == {row.seconds - row.round_seconds}
+    assert [reply.seconds for reply in mine] == row.client_seconds.tolist()
+    assert [reply.computing for reply in mine] == row.computing_seconds.tolist()
+
+
+def test_a_missing_reply_is_a_cross_at_the_end_of_its_round(run: Run) -> None:
+    shown = timeline_of(run)
+    assert shown.missing
+    asked = {
+        (row.round, client): row.seconds
+        for row in run.history.rows
+        if row.phase in ("pilot-weighted", "train")
+        for client in row.missing.tolist()
+    }
+    assert all(asked[each.round, each.client] == each.end for each in shown.missing)
+
+
+def test_the_slowest_client_is_on_top_and_one_that_never_answered_above_it(study: Study) -> None:
+    run = measured_run(study, "full", times=np.array([0.2, 0.9, 0.4, 0.3]), chance=1.0)
+    rows = [
+        row._replace(
+            clients=row.clients[:3],
+            client_seconds=row.client_seconds[:3],
+            computing_seconds=row.computing_seconds[:3],
+            missing=row.clients[3:],
+        )
+        for row in run.history.rows
+    ]
+    run = Run(study, "full", 0, "1", "", History(rows), None, run.profile, None)
+    shown = timeline_of(run)
+    assert shown.clients == [0, 2, 1, 3]
+    assert client_labels(shown, 10)[1][0] == "3 (–)"
+
+
+def test_of_many_clients_those_asked_are_shown(study: Study) -> None:
+    times = np.linspace(1, 2, 500)
+    shown = timeline_of(measured_run(study, "uniform", times=times, rounds=5))
+    asked = {each.client for each in shown.replies} | {each.client for each in shown.missing}
+    assert set(shown.clients) == asked
+    places, labels = client_labels(shown, 4)
+    assert len(places) == len(labels) <= 4
+    assert places[0] == len(shown.clients) - 1
+
+
+def test_every_scheme_has_two_shades_of_its_own() -> None:
+    shades = {colour(scheme) for scheme in COLOURS} | {pale(scheme) for scheme in COLOURS}
+    assert all(pale(scheme) != colour(scheme) for scheme in COLOURS)
+    assert len({pale(scheme) for scheme in COLOURS}) == len(COLOURS)
+    assert all(to_hex(shade) == shade.lower() for shade in shades)
+
+
+@pytest.mark.parametrize("n", [3, 40, MOST_CLIENTS, 200])
+@pytest.mark.parametrize("scheme", ["full", "optimal-mean"])
+def test_the_figure_can_be_read(study: Study, n: int, scheme: str) -> None:
+    run = measured_run(study, scheme, times=np.linspace(0.1, 2, n), computing=0.2)
+    figure = timeline_figure(timeline_of(run))
+    assert_legible(figure)
+    (axes,) = figure.axes
+    assert axes.get_xlabel() == "wall-clock time, s"
+    assert "client" in axes.get_ylabel()
+    legend = axes.get_legend()
+    assert legend is not None
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert texts == ["computing", "transfer, both ways", "no reply"]
+    (heading, _) = sorted(figure.texts, key=lambda text: -text.get_position()[1])
+    assert heading.get_text() == figure.get_suptitle()
+    assert not legend.get_window_extent().overlaps(heading.get_window_extent())
+
+
+def test_the_figure_draws_what_was_measured(run: Run) -> None:
+    shown = timeline_of(run)
+    (axes,) = timeline_figure(shown).axes
+    computing, transfer = (each.get_paths() for each in bars(axes))
+    arrivals = [reply.start + reply.seconds for reply in shown.replies]
+    starts = [bar.get_extents().x0 for bar in computing]
+    assert starts == pytest.approx([reply.start for reply in shown.replies])
+    assert [bar.get_extents().x1 for bar in transfer] == pytest.approx(arrivals)
+    assert [bar.get_extents().x1 for bar in computing] == [b.get_extents().x0 for b in transfer]
+    assert {text.get_text() for text in axes.texts} == {"weighted pilot", "training"}
+
+
+def test_without_computing_times_there_is_one_shade(study: Study) -> None:
+    shown = timeline_of(measured_run(study, "uniform", computing=0.0, chance=1.0))
+    assert not shown.split
+    (axes,) = timeline_figure(shown).axes
+    assert len(bars(axes)) == 1
+    assert page_caption(shown).startswith("Bars: until the reply. Rounds shown")
+
+
+def test_the_plot_of_the_page_has_the_same_bars(run: Run) -> None:
+    shown = timeline_of(run)
+    plot = timeline_plot(shown)
+    json.dumps(plot, allow_nan=False)
+    computing, transfer, _, crosses = plot["data"]
+    assert {trace["legendgroup"] for trace in plot["data"]} == {"optimal-mean"}
+    ends = np.add(transfer["base"], transfer["x"])
+    np.testing.assert_allclose(ends, [r.start + r.seconds for r in shown.replies], rtol=1e-5)
+    assert computing["y"] == transfer["y"] == [shown.places[r.client] for r in shown.replies]
+    assert len(crosses["x"]) == len(shown.missing)
+    low, high = plot["layout"]["xaxis"]["range"]
+    assert all(low <= each["x"] <= high for each in plot["layout"]["annotations"])
+    assert "refused" in "".join(crosses["text"]) or not any(m.refused for m in shown.missing)
+    assert math.isclose(high, shown.stages[-1].end, rel_tol=1e-5)
