@@ -142,7 +142,7 @@ def run_adaptive(
         rows, ends = _warm_up(backend, k, schedule, stop, seeds, pilots, live)
     else:
         rows, ends = _pilots(backend, k, schedule, stop, seeds, pilots, live)
-    if not any(math.isfinite(last.loss) for _, last in ends):
+    if all(end.ended == "diverged" for end, _ in ends):
         blank = blank_profile(backend)
         state = ends[0][0]._replace(seconds=rows[-1].seconds)
         return Outcome(History(rows), state, SCHEMES["uniform"](blank, k), blank)

@@ -87,7 +87,7 @@ def train(
                 state.parameters, draw, round_index=index, learning_rate=schedule(index)
             )
             state, weights, missing = completed(state, draw, reply, n=backend.weights.size)
-            row = _row(phase, state, reply, weights, missing, expected)
+            row = row_of(phase, state, reply, weights, missing, expected)
             due = evaluate_every > 0 and state.round % evaluate_every == 0
             if due or not reply.losses.size or stop.reason(row):
                 loss, accuracy = backend.evaluate(state.parameters)
@@ -142,7 +142,7 @@ def _counts(counts: IntArray, n: int) -> IntArray:
     return np.concatenate([counts, np.zeros(n - counts.size, dtype=np.int64)])
 
 
-def _row(
+def row_of(
     phase: str,
     state: State,
     reply: Reply,

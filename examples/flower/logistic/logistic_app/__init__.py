@@ -1,0 +1,1 @@
+"""Logistic regression in NumPy, over Flower."""

@@ -1,0 +1,16 @@
+"""The same loop over a Flower federation."""
+
+from fedpace.errors import MissingExtraError
+
+try:
+    import flwr.serverapp.strategy as _  # noqa: F401
+except ImportError as error:
+    raise MissingExtraError(
+        "fedpace.flower needs Flower 1.41 or newer; install it with: pip install 'fedpace[flower]'"
+    ) from error
+
+from fedpace.estimation.adaptive import Pilots, WarmUp
+from fedpace.flower.client import GradientNorms, described, measured
+from fedpace.flower.strategy import AdaptiveSampling
+
+__all__ = ["AdaptiveSampling", "GradientNorms", "Pilots", "WarmUp", "described", "measured"]

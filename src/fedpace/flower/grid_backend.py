@@ -1,0 +1,257 @@
+"""Our backend over Flower's grid: its nodes are the clients."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from numpy.typing import NDArray
+
+from fedpace.flower.census import Census
+from fedpace.flower.exchange import WALL, Arrival, Clock, exchanged
+from fedpace.flower.fleet import Fleet
+from fedpace.flower.records import Layout, mean_metrics, metric_named, size_of
+from fedpace.flower.replies import Reader, Reading, as_reply
+from fedpace.flower.settings import Keys
+from fedpace.profile import FloatArray
+from fedpace.rounds.backend import Evaluation, Reply
+from fedpace.rounds.screening import BadReplyError
+from fedpace.sampling.design import Draw
+
+log = logging.getLogger("flwr")
+
+CentralEvaluation = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class Rules(Protocol):
+    """The part of a Flower strategy that says what is sent."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the messages of a round."""
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the messages of an evaluation."""
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return the metrics of an evaluation."""
+
+
+@dataclass
+class Job:
+    """What is trained, and how long it may take.
+
+    `evaluate_every` and `rounds` say when clients evaluate: in every so many rounds, 0 for never,
+    and in the last. `scheduled` tells that the learning rate is the server's to set.
+    """
+
+    initial: ArrayRecord
+    deadline: float
+    rounds: int
+    train_config: ConfigRecord
+    evaluate_config: ConfigRecord
+    evaluate_fn: CentralEvaluation | None = None
+    evaluate_every: int = 1
+    scheduled: bool = False
+
+
+class GridBackend:
+    """Train on the nodes of a Flower federation.
+
+    Parameters
+    ----------
+    grid : Grid
+        Flower's.
+    rules : Rules
+        The strategy.
+    job : Job
+        What to train.
+    census : Census
+        Who is there.
+    reader : Reader
+        Reads and screens replies.
+    keys : Keys
+        What things are called in messages.
+    fleet_file : Path, optional
+        Where numbers and sample counts of clients are kept.
+    clock : Clock
+        The time.
+    """
+
+    usual_times = None  # measured
+
+    def __init__(
+        self,
+        grid: Grid,
+        rules: Rules,
+        job: Job,
+        *,
+        census: Census,
+        reader: Reader,
+        keys: Keys,
+        fleet_file: Path | None = None,
+        clock: Clock = WALL,
+    ) -> None:
+        self.grid, self.rules, self.job, self.census = grid, rules, job, census
+        self.reader, self.keys, self.fleet_file, self.clock = reader, keys, fleet_file, clock
+        self.layout = Layout.of(job.initial)
+        self.sent = self.layout.vector(job.initial)
+        self.round = 0
+        self.draw: Draw | None = None
+        self.result = Result(arrays=job.initial)
+
+    @property
+    def fleet(self) -> Fleet:
+        """The clients, numbered."""
+        return self.census.fleet
+
+    @property
+    def weights(self) -> FloatArray:
+        """p_i, as far as sample counts are known."""
+        return self.fleet.weights
+
+    def initial(self) -> FloatArray:
+        """Return the arrays that the run starts from."""
+        return self.layout.vector(self.job.initial)
+
+    def present(self) -> NDArray[np.bool_]:
+        """Return who is there and idle; new nodes are admitted."""
+        seen = len(self.fleet)
+        present = self.census.present(self.grid, self.clock)
+        if len(self.fleet) > seen:
+            self._keep_fleet()
+        return present
+
+    def run(
+        self, parameters: FloatArray, draw: Draw, *, round_index: int, learning_rate: float
+    ) -> Reply:
+        """Send the model to the drawn clients and wait for them, at most to the deadline."""
+        self.round, self.draw = round_index + 1, draw
+        if self.job.scheduled:
+            self.job.train_config[self.keys.learning_rate] = learning_rate
+        arrays = self.layout.record(parameters)
+        self.sent = self.layout.vector(arrays)  # as rounded to the model's own types
+        messages = list(
+            self.rules.configure_train(self.round, arrays, self.job.train_config, self.grid)
+        )
+        arrivals, waited, late = exchanged(
+            self.grid, messages, deadline=self.job.deadline, clock=self.clock
+        )
+        self.draw = None
+        self.census.late |= late
+        down = size_of(messages[0]) if messages else 0
+        reply = self.accepted(arrivals, bytes_down=down, waited=waited)
+        log.info(
+            "[ROUND %d/%d] fedpace: %d of %d clients answered in %.1f s",
+            self.round, self.job.rounds, reply.clients.size, draw.clients.size, waited,
+        )  # fmt: skip
+        return reply
+
+    def evaluate(self, parameters: FloatArray) -> Evaluation:
+        """Return loss and accuracy: the server's own evaluation, else the clients', else NaN."""
+        if not np.isfinite(parameters).all():
+            return Evaluation(math.inf, math.nan)
+        arrays = self.layout.record(parameters)
+        clients = self._asked_clients(arrays) if self._evaluation_is_due() else None
+        central = self.job.evaluate_fn and self.job.evaluate_fn(self.round, arrays)
+        if central is not None:
+            self.result.evaluate_metrics_serverapp[self.round] = central
+            log.info("fedpace: evaluation on the server: %s", dict(central))
+        found = [metric_named(each, "loss") for each in (central, clients)]
+        accuracies = [metric_named(each, "acc") for each in (central, clients)]
+        return Evaluation(_first_number(found), _first_number(accuracies))
+
+    def messages(
+        self, kind: str, clients: Iterable[int], arrays: ArrayRecord, config: ConfigRecord
+    ) -> list[Message]:
+        """Return one message to the node of each client."""
+        content = RecordDict({self.keys.arrays: arrays, self.keys.config: config})
+        return [
+            Message(content, node, kind, group_id=str(self.round))
+            for node in self.fleet.nodes(clients)
+        ]
+
+    def accepted(self, arrivals: Iterable[Arrival], *, bytes_down: int, waited: float) -> Reply:
+        """Return what the replies say, without those that cannot be used."""
+        readings: list[Reading] = []
+        refused: list[int] = []
+        used: list[Message] = []
+        for node, message, seconds in arrivals:
+            client = self.fleet.client(node)
+            try:
+                readings.append(self._read(client, message, seconds))
+                used.append(message)
+            except BadReplyError as error:
+                if not message.has_error():
+                    refused.append(client)
+                name = self.fleet.names[client]
+                log.warning("fedpace: client %d (%s) is left out: %s", client, name, error)
+        self._learn(readings)
+        metrics = mean_metrics(used, self.keys.samples)
+        if metrics is not None:
+            self.result.train_metrics_clientapp[self.round] = metrics
+        return as_reply(readings, refused=refused, bytes_down=bytes_down, waited=waited)
+
+    def _read(self, client: int, message: Message, seconds: float) -> Reading:
+        rate = self.job.train_config.get(self.keys.learning_rate)
+        return self.reader.read(
+            client,
+            message,
+            seconds,
+            layout=self.layout,
+            sent=self.sent,
+            learning_rate=float(rate) if isinstance(rate, (int, float)) else None,
+        )
+
+    def _learn(self, readings: Iterable[Reading]) -> None:
+        news = [
+            self.fleet.learn(each.client, each.samples)
+            for each in readings
+            if each.samples is not None
+        ]
+        if any(news):
+            self._keep_fleet()
+
+    def _keep_fleet(self) -> None:
+        if self.fleet_file is not None:
+            self.fleet.save(self.fleet_file)
+
+    def _evaluation_is_due(self) -> bool:
+        """Tell whether clients evaluate; Flower does not let them before the first round."""
+        every = self.job.evaluate_every
+        return (
+            every > 0
+            and self.round > 0
+            and (self.round % every == 0 or self.round == self.job.rounds)
+        )
+
+    def _asked_clients(self, arrays: ArrayRecord) -> MetricRecord | None:
+        config = self.job.evaluate_config
+        messages = self.rules.configure_evaluate(self.round, arrays, config, self.grid)
+        arrivals, _, late = exchanged(
+            self.grid, messages, deadline=self.job.deadline, clock=self.clock
+        )
+        self.census.late |= late
+        replies = [arrival.message for arrival in arrivals]
+        metrics = self.rules.aggregate_evaluate(self.round, replies)
+        if metrics is not None:
+            self.result.evaluate_metrics_clientapp[self.round] = metrics
+            log.info("fedpace: evaluation on clients: %s", dict(metrics))
+        return metrics
+
+
+def _first_number(values: Iterable[float]) -> float:
+    return next((value for value in values if not math.isnan(value)), math.nan)

@@ -1,0 +1,179 @@
+"""Flower's records as one vector of numbers, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from numpy.typing import NDArray
+
+from fedpace.errors import InputError
+from fedpace.profile import FloatArray
+from fedpace.rounds.screening import BadReplyError
+
+# What a saved array holds besides its numbers: type and shape in words.
+LONGEST_HEADER = 4096
+# Whatever the bytes of an array that is none may raise.
+UNREADABLE = (ValueError, TypeError, OSError, EOFError, MemoryError, OverflowError, SyntaxError)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each array of a model lies in the one vector that is trained.
+
+    All arrays are part of the vector, floats of any precision as well as integers and truth values
+    such as a counter of batches: they are averaged with the same weights, and rounded to the
+    nearest when they are sent. Every array keeps its type.
+
+    >>> layout = Layout.of(ArrayRecord([np.array([1.5, 2.0], np.float32), np.array(7)]))
+    >>> vector = layout.vector(layout.record(np.array([0.5, 1.0, 7.6])))
+    >>> vector
+    array([0.5, 1. , 8. ])
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    types: tuple[np.dtype[Any], ...]
+
+    @classmethod
+    def of(cls, arrays: ArrayRecord) -> Layout:
+        """Return the layout of a model, or say which of its arrays cannot be averaged."""
+        values = {name: array.numpy() for name, array in arrays.items()}
+        for name, value in values.items():
+            if value.dtype.kind not in "fiub":
+                raise InputError(
+                    f"initial_arrays must be numbers, got {value.dtype} for '{name}'; "
+                    "leave it out of the ArrayRecord"
+                )
+            if not np.isfinite(value).all():
+                raise InputError(
+                    f"initial_arrays must be finite, got NaN or infinity in '{name}'; "
+                    "look at how the model is initialised"
+                )
+        if not any(value.size for value in values.values()):
+            raise InputError("initial_arrays must hold a number, got none; give the model's arrays")
+        return cls(
+            tuple(values),
+            tuple(value.shape for value in values.values()),
+            tuple(value.dtype for value in values.values()),
+        )
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of entries of each array."""
+        return tuple(int(np.prod(shape)) for shape in self.shapes)
+
+    @property
+    def length(self) -> int:
+        """P."""
+        return sum(self.sizes)
+
+    @cached_property
+    def trained(self) -> NDArray[np.bool_]:
+        """Which entries are floats: those that gradients move."""
+        return np.repeat([kind.kind == "f" for kind in self.types], self.sizes)
+
+    def vector(self, arrays: ArrayRecord) -> FloatArray:
+        """Return the arrays one after the other in float64, or say why they do not fit."""
+        if set(arrays) != set(self.names):
+            raise BadReplyError(f"the arrays are named {sorted(arrays)!r:.80}, not as those sent")
+        parts = [
+            self._part(name, arrays[name], shape, kind)
+            for name, shape, kind in zip(self.names, self.shapes, self.types, strict=True)
+        ]
+        return np.concatenate(parts)
+
+    def record(self, vector: FloatArray) -> ArrayRecord:
+        """Return the arrays of a vector, each in its own shape and type."""
+        parts = np.split(vector, np.cumsum(self.sizes)[:-1])
+        typed = zip(self.names, parts, self.shapes, self.types, strict=True)
+        return ArrayRecord(
+            {name: Array(_typed(part, kind).reshape(shape)) for name, part, shape, kind in typed}
+        )
+
+    def _part(
+        self, name: str, array: Array, shape: tuple[int, ...], kind: np.dtype[Any]
+    ) -> FloatArray:
+        # Looked at before it is opened: a few bytes can claim to be an array of any size.
+        if not 0 <= len(array.data) - int(np.prod(shape)) <= 16 * np.prod(shape) + LONGEST_HEADER:
+            raise BadReplyError(f"array '{name}' has {len(array.data)} bytes, too many or too few")
+        try:
+            value = array.numpy()
+        except UNREADABLE as error:
+            raise BadReplyError(f"array '{name}' cannot be read: {error!s:.80}") from None
+        if value.shape != shape:
+            raise BadReplyError(f"array '{name}' has shape {value.shape}, not {shape}")
+        if value.dtype.kind not in ("f" if kind.kind == "f" else "fiub"):
+            raise BadReplyError(f"array '{name}' has type {value.dtype}, not {kind}")
+        return value.astype(np.float64).ravel()
+
+
+def _typed(values: FloatArray, kind: np.dtype[Any]) -> NDArray[Any]:
+    """Return the values in a type; for integers the nearest that it can hold."""
+    if kind.kind == "f":
+        return values.astype(kind)
+    if kind.kind == "b":
+        return np.asarray(values >= 0.5)
+    limits = np.iinfo(kind)
+    # As floats the limits of 64 bits are beyond them by one: clip once more as integers.
+    wide = np.clip(np.rint(values), -(2.0**63), np.nextafter(2.0**63, 0)).astype(np.int64)
+    return np.clip(wide, max(limits.min, -(2**63)), min(limits.max, 2**63 - 1)).astype(kind)
+
+
+def arrays_of(message: Message) -> ArrayRecord:
+    """Return the one record of arrays in a reply."""
+    records = list(message.content.array_records.values())
+    if len(records) != 1:
+        raise BadReplyError(f"the reply holds {len(records)} ArrayRecords, not one")
+    return records[0]
+
+
+def metrics_of(message: Message) -> dict[str, Any]:
+    """Return all metrics of a message in one dictionary."""
+    records = message.content.metric_records.values()
+    return {name: value for record in records for name, value in record.items()}
+
+
+def size_of(message: Message) -> int:
+    """Return the bytes of a message's records."""
+    return sum(record.count_bytes() for record in message.content.values())
+
+
+def mean_metrics(replies: Iterable[Message], weighted_by: str) -> MetricRecord | None:
+    """Return the mean of every metric that all replies have, weighted as Flower's FedAvg does.
+
+    A reply without a weight counts as one sample; None without replies.
+    """
+    metrics = [metrics_of(reply) for reply in replies]
+    if not metrics:
+        return None
+    weights = np.array([_weight(each.get(weighted_by)) for each in metrics])
+    mean = MetricRecord()
+    for name in metrics[0]:
+        values = [each.get(name) for each in metrics]
+        if name != weighted_by and all(isinstance(value, (int, float)) for value in values):
+            mean[name] = float(np.array(values, dtype=np.float64) @ (weights / weights.sum()))
+    return mean
+
+
+def _weight(value: object) -> float:
+    fine = isinstance(value, (int, float)) and np.isfinite(value) and value > 0
+    return float(value) if fine else 1.0  # type: ignore[arg-type]
+
+
+def metric_named(metrics: MetricRecord | None, word: str) -> float:
+    """Return the metric called `word`, or the first whose name contains it; NaN if there is none.
+
+    >>> metric_named(MetricRecord({"eval_acc": 0.5, "eval_loss": 2.0}), "loss")
+    2.0
+    """
+    metrics = MetricRecord() if metrics is None else metrics
+    for name in (word, *(name for name in metrics if word in name.lower())):
+        value = metrics.get(name)
+        if isinstance(value, (int, float)):
+            return float(value)
+    return float("nan")

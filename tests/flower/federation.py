@@ -1,0 +1,110 @@
+"""A dozen clients with their own data: the same fleet for the simulator and for Flower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedpace.data.shards import Split
+from fedpace.data.synthetic import synthetic
+from fedpace.devices.round_times import Steady
+from fedpace.flower.client import described
+from fedpace.models.logistic import Logistic
+from fedpace.profile import FloatArray
+from fedpace.rounds.local import LocalSteps, LocalTrainer
+from fedpace.rounds.simulator import Simulator
+from fedpace.seeds import Seeds
+
+CLIENTS, FEATURES, CLASSES = 12, 8, 3
+SEED = 7
+STEPS, BATCH = 5, 8
+RATE = 0.05
+SIZES = np.array([60, 12, 20, 90, 15, 33, 41, 18, 25, 70, 11, 30])
+MODEL = Logistic(FEATURES, CLASSES)
+SEEDS = Seeds(SEED)
+DATA = synthetic(
+    SIZES,
+    SEEDS.stream("data"),
+    alpha=1.0,
+    beta=1.0,
+    features=FEATURES,
+    classes=CLASSES,
+    test_share=0.2,
+)
+TIMES: FloatArray = SEEDS.stream("times").exponential(size=CLIENTS) + 0.05
+
+
+class MeasuredSimulator(Simulator):
+    """Our simulator, without knowing the times beforehand."""
+
+    usual_times = None  # type: ignore[assignment]
+
+
+def simulator() -> Simulator:
+    return MeasuredSimulator(DATA, MODEL, Steady(TIMES), SEEDS, local_steps=STEPS, batch=BATCH)
+
+
+def trainer(client: int) -> LocalTrainer:
+    own = Split(DATA.train.client(client), DATA.test.client(client))
+    return LocalTrainer(own, MODEL, SEEDS, client, LocalSteps(STEPS, BATCH))
+
+
+def as_record(parameters: FloatArray) -> ArrayRecord:
+    """Return W and b apart, as a Flower user would have them."""
+    rows = parameters.reshape(CLASSES, FEATURES + 1)
+    return ArrayRecord([rows[:, :-1].copy(), rows[:, -1].copy()])
+
+
+def as_vector(arrays: ArrayRecord) -> FloatArray:
+    matrix, intercept = arrays.to_numpy_ndarrays()
+    return np.column_stack([matrix, intercept]).astype(np.float64).ravel()
+
+
+def client_app(
+    *, query: bool = True, norms: bool = True, change: Callable[[Message, int], None] | None = None
+) -> ClientApp:
+    """Return an app whose clients train as the simulator's do; `change` spoils replies."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        start = as_vector(message.content.array_records["arrays"])
+        config = message.content.config_records["config"]
+        round_index = int(config["server-round"]) - 1  # type: ignore[arg-type]
+        local = trainer(client)
+        update, norm = local.train(start, round_index=round_index, learning_rate=RATE)
+        metrics = MetricRecord({"num-examples": local.samples, "train_loss": local.loss(start)})
+        if norms:
+            metrics["grad-norm"] = norm
+        content = RecordDict({"arrays": as_record(start + update), "metrics": metrics})
+        reply = Message(content, reply_to=message)
+        if change is not None:
+            change(reply, client)
+        return reply
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        local = trainer(int(context.node_config["partition-id"]))
+        loss, correct, held_out = local.evaluate(
+            as_vector(message.content.array_records["arrays"])
+        )
+        metrics = {"eval_loss": loss, "eval_acc": correct / max(held_out, 1)}
+        record = MetricRecord({**metrics, "num-examples": local.samples})
+        return Message(RecordDict({"metrics": record}), reply_to=message)
+
+    if query:
+
+        @app.query()
+        def answer(message: Message, context: Context) -> Message:
+            client = int(context.node_config["partition-id"])
+            return described(message, context, samples=int(DATA.train.sizes[client]))
+
+    return app
+
+
+def steady(client: int, _: int) -> float:
+    return float(TIMES[client])

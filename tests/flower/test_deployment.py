@@ -1,0 +1,115 @@
+"""On a real SuperLink with SuperNodes: TLS, node authentication, and what breaks down."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "flower"
+PATIENCE = 240.0
+
+pytestmark = pytest.mark.slow
+
+
+def loaded(path: Path) -> ModuleType:
+    """Import a script."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+local_federation = loaded(EXAMPLES / "local_federation.py")
+
+
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the processes that Flower starts find this fedpace."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "src"))
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def lines_until(lines: Iterator[str], text: str) -> list[str]:
+    """Read a log up to the line with a text."""
+    seen = []
+    for line in lines:
+        seen.append(line)
+        if text in line:
+            return seen
+    raise AssertionError(f"the log ended without '{text}':\n{''.join(seen[-40:])}")
+
+
+def server_app(federation: ModuleType) -> int:
+    """Return the process of the running ServerApp."""
+    for process in local_federation._descendants(federation._superlink.pid):
+        command = Path(f"/proc/{process}/cmdline").read_bytes()
+        if b"flwr-serverapp" in command:
+            return int(process)
+    raise AssertionError("no ServerApp runs")
+
+
+@pytest.mark.usefixtures("source")
+def test_a_supernode_is_killed_in_a_round_and_the_serverapp_is_killed_and_resumed(
+    tmp_path: Path,
+) -> None:
+    checkpoint, history = tmp_path / "run.npz", tmp_path / "history.csv"
+    config = [
+        "rounds=6", "k=3", "scheme=full", "nodes=3", "deadline=20.0", "evaluate-every=0",
+        f"checkpoint={checkpoint}", f"history={history}",
+    ]  # fmt: skip
+    with local_federation.LocalFederation(tmp_path / "federation") as federation:
+        for partition, delay in enumerate((0.0, 0.0, 300.0)):
+            federation.start_node(partition, delay=delay)
+        first = federation.submit(EXAMPLES / "logistic", config)
+        assert first.stdout is not None
+        lines_until(iter(first.stdout), "fedpace: learning by")
+        until = time.monotonic() + PATIENCE
+        while "flwr-clientapp" not in federation.log("node-2").lower():
+            assert time.monotonic() < until, federation.log("node-2")[-2000:]
+            time.sleep(0.5)
+        federation.end_node(2)
+        lines_until(iter(first.stdout), "[ROUND 3/6]")
+        os.kill(server_app(federation), signal.SIGKILL)
+        local_federation._end(first)
+        assert checkpoint.exists()
+        assert not history.exists()
+
+        second = federation.submit(EXAMPLES / "logistic", config)
+        assert second.stdout is not None
+        seen = lines_until(iter(second.stdout), "ended after round 6")
+        local_federation._end(second)
+    assert not any("[ROUND 1/6]" in line or "[ROUND 2/6]" in line for line in seen)
+    table = rows(history)
+    assert [row["round"] for row in table] == ["0", "1", "2", "3", "4", "5", "6"]
+    assert "2" in table[1]["missing"].split()
+    assert table[1]["clients"] == "0 1"
+    assert all(row["clients"] == "0 1" for row in table[1:])
+
+
+@pytest.mark.usefixtures("source")
+def test_runs_in_flowers_simulation(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Flower's simulation needs flwr[simulation]")
+    history = tmp_path / "history.csv"
+    config = ["rounds=12", "warm-up=4", "nodes=6", f"history={history}"]
+    with local_federation.LocalFederation(tmp_path / "federation", simulated=6) as federation:
+        run = federation.submit(EXAMPLES / "logistic", config)
+        assert run.stdout is not None
+        lines_until(iter(run.stdout), "ended after round 12")
+        local_federation._end(run)
+    table = rows(history)
+    assert len(table) == 13
+    assert float(table[-1]["loss"]) < float(table[10]["loss"])

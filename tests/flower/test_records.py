@@ -1,0 +1,115 @@
+"""Arrays of any type become one vector and come back; what does not fit is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, MetricRecord
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fedpace.errors import InputError
+from fedpace.flower.records import Layout, metric_named
+from fedpace.rounds.screening import BadReplyError
+
+TYPES = st.sampled_from(["float16", "float32", "float64", "int8", "uint8", "int64", "bool"])
+
+
+@st.composite
+def records(draw: st.DrawFn) -> ArrayRecord:
+    count = draw(st.integers(1, 4))
+    arrays = []
+    for _ in range(count):
+        kind = np.dtype(draw(TYPES))
+        shape = draw(hnp.array_shapes(min_dims=0, max_dims=3, max_side=3))
+        elements = st.integers(0, 1) if kind.kind == "b" else st.integers(0, 100)
+        arrays.append(draw(hnp.arrays(np.int64, shape, elements=elements)).astype(kind))
+    return ArrayRecord(arrays)
+
+
+@given(records())
+def test_a_record_comes_back_as_it_was(record: ArrayRecord) -> None:
+    layout = Layout.of(record)
+    back = layout.record(layout.vector(record))
+    assert list(back) == list(record)
+    for name, array in record.items():
+        value, again = array.numpy(), back[name].numpy()
+        assert again.dtype == value.dtype
+        assert again.shape == value.shape
+        np.testing.assert_array_equal(again, value)
+
+
+def test_floats_are_summed_exactly_and_counters_rounded() -> None:
+    layout = Layout.of(ArrayRecord([np.array([1.0], np.float32), np.array(3), np.array([True])]))
+    record = layout.record(np.array([0.1, 3.6, 0.4]))
+    values = record.to_numpy_ndarrays()
+    assert values[0][0] == np.float32(0.1)
+    assert values[1] == 4
+    assert not values[2][0]
+    np.testing.assert_array_equal(layout.trained, [True, False, False])
+
+
+@pytest.mark.parametrize(("kind", "low", "high"), [("int8", -128, 127), ("uint8", 0, 255)])
+def test_a_counter_stays_within_its_type(kind: str, low: int, high: int) -> None:
+    layout = Layout.of(ArrayRecord([np.zeros(2, kind)]))
+    (value,) = layout.record(np.array([-1e30, 1e30])).to_numpy_ndarrays()
+    np.testing.assert_array_equal(value, [low, high])
+
+
+def test_the_widest_integers_stay_within_their_type() -> None:
+    layout = Layout.of(ArrayRecord([np.zeros(2, np.int64)]))
+    (value,) = layout.record(np.array([-1e30, 1e30])).to_numpy_ndarrays()
+    assert value[0] == -(2**63)
+    assert value[1] > 2**62
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (np.array([1j]), "numbers, got complex128 for '0'"),
+        (np.array(["a"]), "numbers"),
+        (np.array([np.nan]), "finite"),
+        (np.empty(0), "hold a number"),
+    ],
+)
+def test_a_model_that_cannot_be_averaged_is_refused(array: np.ndarray, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        Layout.of(ArrayRecord([array]))
+
+
+def wrong_bytes() -> Array:
+    array = Array(np.zeros((2, 3)))
+    return Array(array.dtype, array.shape, array.stype, b"\x93NUMPY" + array.data[6:100])
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (Array(np.zeros((3, 2))), "shape"),
+        (Array(np.zeros((2, 3), dtype=np.int64)), "type int64, not float64"),
+        (Array(np.zeros((2, 3), dtype=complex)), "type complex128"),
+        (Array(np.zeros((200, 300))), "bytes, too many"),
+        (Array("float64", (2, 3), "numpy.ndarray", b""), "too few"),
+        (Array("float64", (2, 3), "numpy.ndarray", b"no array at all"), "cannot be read"),
+        (Array("float64", (2, 3), "torch.save", bytes(48)), "cannot be read"),
+        (wrong_bytes(), "cannot be read"),
+    ],
+)
+def test_an_array_that_does_not_fit_is_refused(array: Array, said: str) -> None:
+    layout = Layout.of(ArrayRecord([np.zeros((2, 3))]))
+    with pytest.raises(BadReplyError, match=said):
+        layout.vector(ArrayRecord({"0": array}))
+
+
+def test_other_names_are_refused() -> None:
+    layout = Layout.of(ArrayRecord([np.zeros(2)]))
+    with pytest.raises(BadReplyError, match="named"):
+        layout.vector(ArrayRecord([np.zeros(2), np.zeros(2)]))
+
+
+def test_the_exact_name_of_a_metric_comes_before_one_that_contains_it() -> None:
+    record = MetricRecord({"eval_loss": 2.0, "loss": 1.0, "history": [1.0]})
+    assert metric_named(record, "loss") == 1.0
+    assert np.isnan(metric_named(record, "acc"))
+    assert np.isnan(metric_named(None, "loss"))

@@ -1,0 +1,341 @@
+"""The strategy in a federation whose nodes answer, fail, lie, come late, come and go."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from fedpace.cli import main
+from fedpace.errors import InputError, TooFewClientsError
+from fedpace.flower import AdaptiveSampling, WarmUp
+from fedpace.profile import FloatArray
+from fedpace.rounds.schedules import inverse
+from tests.flower import federation
+from tests.flower.federation import CLIENTS, DATA, as_record, as_vector, client_app, steady
+from tests.flower.memory_grid import MemoryGrid
+
+START = as_record(federation.simulator().initial())
+
+
+def grid_with(**options: Any) -> MemoryGrid:
+    return MemoryGrid(client_app(**options), steady, partitions=range(CLIENTS))
+
+
+def strategy_on(grid: MemoryGrid, **settings: Any) -> AdaptiveSampling:
+    usual: dict[str, Any] = {
+        "pilots": WarmUp(5), "min_available_nodes": CLIENTS, "fraction_evaluate": 0.0,
+    }  # fmt: skip
+    return AdaptiveSampling(4, **(usual | settings), clock=grid.clock)
+
+
+def test_is_a_flower_strategy_with_two_lines() -> None:
+    grid = MemoryGrid(client_app(query=False), steady, partitions=range(CLIENTS))
+    strategy = AdaptiveSampling(k=4, scheme="optimal-mean", clock=grid.clock)
+    result = strategy.start(grid=grid, initial_arrays=START, num_rounds=20)
+    assert isinstance(strategy, Strategy)
+    assert set(result.evaluate_metrics_clientapp) == {10, 20}
+    first, last = (result.evaluate_metrics_clientapp[i]["eval_loss"] for i in (10, 20))
+    assert last < first < math.log(3)  # type: ignore[operator]
+    assert len(result.train_metrics_clientapp) == 20
+    assert strategy.history.rows[-1].round == 20
+    loss = federation.simulator().evaluate(as_vector(result.arrays)).loss
+    assert strategy.history.rows[-1].loss == pytest.approx(loss)
+
+
+def test_learns_sample_counts_from_replies_where_clients_answer_no_queries() -> None:
+    grid = grid_with(query=False)
+    strategy = strategy_on(grid, scheme="full", refresh=1)
+    strategy.start(grid, START, num_rounds=2)
+    assert strategy.outcome is not None
+    # Numbers follow the ids, which run against the partitions.
+    sizes = DATA.train.sizes[::-1]
+    np.testing.assert_allclose(strategy.outcome.profile.weights, sizes / sizes.sum())
+
+
+def test_times_are_those_measured() -> None:
+    grid = grid_with()
+    strategy = strategy_on(grid, scheme="full")
+    strategy.start(grid, START, num_rounds=1)
+    np.testing.assert_allclose(strategy.history.rows[-1].client_seconds, federation.TIMES)
+    assert strategy.history.rows[-1].seconds == pytest.approx(federation.TIMES.max())
+    assert (strategy.history.rows[-1].bytes_up > 8 * len(as_vector(START))).all()
+
+
+def test_one_message_goes_to_each_distinct_client() -> None:
+    grid = grid_with()
+    strategy = strategy_on(grid, scheme="weighted")
+    strategy.start(grid, START, num_rounds=15)
+    asked = [partitions for kind, partitions in grid.asked if kind == "train"]
+    assert all(len(set(each)) == len(each) for each in asked)
+    assert any(len(each) < 4 for each in asked)
+    for row, partitions in zip(strategy.history.rows[1:], asked, strict=True):
+        assert row.clients.tolist() == partitions
+        assert row.weights.sum() == pytest.approx(1.0)  # weighted sampling: m_i / K
+
+
+def spoiled(reply: Message, client: int) -> None:
+    """Let some clients send what cannot be used."""
+    arrays = reply.content.array_records["arrays"]
+    metrics = reply.content.metric_records["metrics"]
+    if client == 3:
+        raise RuntimeError("out of memory")
+    if client == 0:
+        arrays["0"].numpy()
+        reply.content["arrays"] = ArrayRecord([np.full((3, 8), np.nan), np.zeros(3)])
+    if client == 9:
+        metrics["num-examples"] = -1
+    if client == 6:
+        reply.content["arrays"] = ArrayRecord([np.zeros((3, 9)), np.zeros(3)])
+    if client == 5:
+        metrics["grad-norm"] = math.inf
+
+
+def test_bad_replies_are_left_out_and_the_rest_weighs_more_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    grid = grid_with(change=spoiled)
+    strategy = strategy_on(grid, scheme="full")
+    result = strategy.start(grid, START, num_rounds=2)
+    for row in strategy.history.rows[1:]:
+        assert row.missing.tolist() == [0, 3, 5, 6, 9]
+        assert row.refused.tolist() == [0, 5, 6, 9]
+    assert np.isfinite(as_vector(result.arrays)).all()
+    for reason in ("not finite", "out of memory", "no positive integer", "shape", "gradient norm"):
+        assert reason in caplog.text
+
+
+def test_if_nobody_answers_the_model_stays_as_it_was() -> None:
+    def fail(reply: Message, client: int) -> None:
+        raise RuntimeError
+
+    grid = grid_with(change=fail)
+    strategy = strategy_on(grid, scheme="uniform")
+    start = as_record(np.arange(27.0))
+    result = strategy.start(grid, start, num_rounds=3)
+    np.testing.assert_array_equal(as_vector(result.arrays), as_vector(start))
+    assert strategy.history.rows[-1].round == 3
+
+
+def test_a_deadline_ends_the_round_and_the_late_are_not_drawn_meanwhile() -> None:
+    def seconds(client: int, _: int) -> float:
+        return 50.0 if client == 2 else 1.0
+
+    grid = MemoryGrid(client_app(), seconds, partitions=range(4))
+    strategy = strategy_on(grid, scheme="full", min_available_nodes=4, deadline=5.0)
+    strategy.start(grid, START, num_rounds=3)
+    first, second, third = strategy.history.rows[1:]
+    assert first.round_seconds == pytest.approx(5.0)
+    assert first.missing.tolist() == [2]
+    assert second.clients.tolist() == third.clients.tolist() == [0, 1, 3]
+    assert second.round_seconds == pytest.approx(1.0)
+
+
+def test_clients_that_go_leave_the_draw_and_new_ones_join_when_it_is_solved_again() -> None:
+    grid = MemoryGrid(client_app(), steady, partitions=range(6))
+    strategy = strategy_on(grid, scheme="optimal-max", min_available_nodes=3, refresh=5)
+    everyone = MemoryGrid(client_app(), steady, partitions=range(CLIENTS))
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        if server_round == 7:
+            del grid.partitions[1000], grid.partitions[999]
+            grid.partitions.update({1000 - i: i for i in range(6, CLIENTS)})
+            grid._contexts.update(everyone._contexts)
+        return MetricRecord({"loss": 1.0})
+
+    strategy.start(grid, START, num_rounds=40, evaluate_fn=evaluate)
+    asked = [set(partitions) for kind, partitions in grid.asked if kind == "train"]
+    assert set.union(*asked[:7]) <= set(range(6))
+    assert set.union(*asked[7:10]) <= {2, 3, 4, 5}
+    assert not set.union(*asked[7:]) & {0, 1}
+    assert set.union(*asked[10:]) & set(range(6, CLIENTS))
+    assert strategy.outcome is not None
+    assert strategy.outcome.profile.n == CLIENTS
+
+
+def test_too_few_nodes_end_the_run_with_what_was_done_saved(tmp_path: Path) -> None:
+    grid = grid_with()
+    path = tmp_path / "run.npz"
+    settings = {"scheme": "weighted", "checkpoint": path, "wait": 20.0}
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        if server_round == 4:
+            grid.partitions.clear()
+        return MetricRecord({"loss": 1.0})
+
+    strategy = strategy_on(grid, **settings)
+    with pytest.raises(TooFewClientsError, match="start more SuperNodes"):
+        strategy.start(grid, START, num_rounds=8, evaluate_fn=evaluate)
+    assert [row.round for row in strategy.history.rows] == [0, 1, 2, 3, 4]
+    again = grid_with()
+    resumed = strategy_on(again, **settings)
+    resumed.start(again, START, num_rounds=8)
+    assert [row.round for row in resumed.history.rows] == list(range(9))
+    assert len([kind for kind, _ in again.asked if kind == "train"]) == 4
+
+
+class Killed(BaseException):
+    """As good as a power cut."""
+
+
+@pytest.mark.parametrize("after", [0, 3, 5, 12, 20])
+def test_a_run_that_was_killed_ends_with_the_model_of_one_that_was_not(
+    after: int, tmp_path: Path
+) -> None:
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        if server_round == after + 1 and not killed:
+            killed.append(True)
+            raise Killed
+        return MetricRecord({"loss": federation.simulator().evaluate(as_vector(arrays)).loss})
+
+    def run(grid: MemoryGrid, checkpoint: Path) -> tuple[AdaptiveSampling, FloatArray]:
+        strategy = strategy_on(grid, scheme="optimal-mean", checkpoint=checkpoint, refresh=5)
+        result = strategy.start(grid, START, num_rounds=25, evaluate_fn=evaluate)
+        return strategy, as_vector(result.arrays)
+
+    killed: list[bool] = []
+    with pytest.raises(Killed):
+        run(grid_with(), tmp_path / "killed.npz")
+    # Other ids, as after a restart of the SuperNodes; partitions tell who is who.
+    again = MemoryGrid(client_app(), steady, partitions=range(CLIENTS), first_id=70)
+    resumed, model = run(again, tmp_path / "killed.npz")
+    whole, expected = run(grid_with(), tmp_path / "whole.npz")
+    np.testing.assert_allclose(model, expected, atol=1e-9)
+    assert [row.round for row in resumed.history.rows] == [row.round for row in whole.history.rows]
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.npz"
+    grid = grid_with()
+    strategy_on(grid, checkpoint=path).start(grid, START, num_rounds=2)
+    with pytest.raises(InputError, match="another run"):
+        strategy_on(grid, checkpoint=path, seed=1).start(grid, START, num_rounds=2)
+
+
+def test_a_finished_run_goes_on_to_more_rounds(tmp_path: Path) -> None:
+    path = tmp_path / "run.npz"
+    for rounds in (6, 9):
+        grid = grid_with()
+        strategy = strategy_on(grid, checkpoint=path)
+        strategy.start(grid, START, num_rounds=rounds)
+        assert strategy.history.rows[-1].round == rounds
+
+
+def test_without_norms_the_length_of_the_update_stands_in_and_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    grid = grid_with(norms=False)
+    strategy_on(grid).start(grid, START, num_rounds=8)
+    assert caplog.text.count("the length of the updates stands in for it") == 1
+
+
+def test_with_steps_and_rate_the_length_of_the_update_is_a_gradient_norm() -> None:
+    norms = {}
+    for reported in (True, False):
+        grid = grid_with(norms=reported)
+        strategy = strategy_on(grid, scheme="full", local_steps=federation.STEPS)
+        config = ConfigRecord({"lr": federation.RATE})
+        strategy.start(grid, START, num_rounds=1, train_config=config)
+        norms[reported] = strategy.history.rows[-1].grad_norms
+    # The norm of the mean gradient is below the mean norm, and near it after a few steps.
+    assert (norms[False] <= norms[True] * (1 + 1e-9)).all()
+    assert (norms[False] > 0.3 * norms[True]).all()
+
+
+def test_the_schedule_reaches_the_clients() -> None:
+    seen: list[float] = []
+
+    class Watching(AdaptiveSampling):
+        def configure_train(
+            self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        ) -> Iterable[Message]:
+            seen.append(float(config["lr"]))  # type: ignore[arg-type]
+            return super().configure_train(server_round, arrays, config, grid)
+
+    grid = grid_with()
+    Watching(2, "uniform", schedule=inverse(0.1), fraction_evaluate=0, clock=grid.clock).start(
+        grid, START, num_rounds=3
+    )
+    assert seen == pytest.approx([0.1, 0.05, 0.1 / 3])
+
+
+def test_ends_at_the_target() -> None:
+    grid = grid_with()
+    strategy = strategy_on(grid, fraction_evaluate=1.0, evaluate_every=1, target_loss=0.9)
+    strategy.start(grid, START, num_rounds=100)
+    assert strategy.outcome is not None
+    assert strategy.outcome.state.ended == "target loss"
+    assert strategy.history.rows[-1].loss <= 0.9 < strategy.history.rows[-2].loss
+
+
+def test_only_a_share_of_the_clients_evaluates() -> None:
+    grid = grid_with()
+    strategy = strategy_on(grid, fraction_evaluate=0.25, evaluate_every=2)
+    strategy.start(grid, START, num_rounds=5)
+    asked = [partitions for kind, partitions in grid.asked if kind == "evaluate"]
+    assert [len(each) for each in asked] == [3, 3, 3]  # after rounds 2, 4 and the last
+
+
+def test_works_in_flowers_own_loop_too() -> None:
+    grid = grid_with()
+    strategy = strategy_on(grid, scheme="optimal-mean", fraction_evaluate=1.0, refresh=4)
+    result = Strategy.start(strategy, grid, START, num_rounds=12)
+    losses = [result.evaluate_metrics_clientapp[i]["eval_loss"] for i in (1, 12)]
+    assert losses[1] < losses[0]  # type: ignore[operator]
+    assert [row.round for row in strategy.history.rows] == list(range(1, 13))
+
+
+def test_a_round_of_flowers_loop_is_a_round_of_ours() -> None:
+    models = []
+    for start in (AdaptiveSampling.start, Strategy.start):
+        grid = grid_with()
+        strategy = strategy_on(grid, scheme="weighted", refresh=50, min_available_nodes=CLIENTS)
+        models.append(as_vector(start(strategy, grid, START, num_rounds=6).arrays))
+    np.testing.assert_allclose(models[0], models[1], atol=1e-9)
+
+
+def test_aggregating_what_was_never_configured_is_refused() -> None:
+    with pytest.raises(InputError, match="configure_train must come before"):
+        AdaptiveSampling(2).aggregate_train(1, [])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"k": 0}, "k must be at least 1"),
+        ({"k": 2, "scheme": "optimal"}, "did you mean 'optimal-max'|use one of|did you mean"),
+        ({"k": 2, "deadline": 0.0}, "deadline must be positive"),
+        ({"k": 2, "fraction_evaluate": 1.5}, "fraction_evaluate must lie"),
+        ({"k": 2, "refresh": 0}, "refresh must be at least 1"),
+    ],
+)
+def test_a_wrong_setting_is_refused_at_once(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        AdaptiveSampling(**settings)
+
+
+def test_the_history_is_written_and_the_report_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for scheme in ("uniform", "optimal-mean"):
+        grid = grid_with()
+        strategy = strategy_on(
+            grid, scheme=scheme, fraction_evaluate=1.0, evaluate_every=1, target_loss=0.9,
+            out=tmp_path / "runs",
+        )  # fmt: skip
+        strategy.start(grid, START, num_rounds=60)
+        strategy.history.write_csv(tmp_path / f"{scheme}.csv")
+        assert (tmp_path / f"{scheme}.csv").read_text().startswith("phase,round,seconds,loss")
+    monkeypatch.setattr("sys.argv", ["fedpace", "report", str(tmp_path / "runs")])
+    with contextlib.suppress(SystemExit):
+        main()
+    assert "optimal-mean" in capsys.readouterr().out
+    assert (tmp_path / "runs" / "report.html").exists()
