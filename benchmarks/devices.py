@@ -1,8 +1,8 @@
 """The server's side of many devices: rounds per second and memory against N.
 
-    .venv/bin/python benchmarks/devices.py [--devices 100,1000] [--rounds 300] [--processes 2]
+    OPENBLAS_NUM_THREADS=1 .venv/bin/python benchmarks/devices.py [--devices 100,1000] [--rounds 300]
 
-Real connections over loopback to devices that train nothing and answer at once, many to a process,
+Real connections over loopback, plain and by TLS, to devices that train nothing and answer at once, many to a process,
 so that what is measured is the server: sending the model to K devices, receiving and screening
 their updates, adding up. The model is that of the prototype, 784 × 26 + 26 numbers of float32.
 Memory is what the server's process gained at each step, and all that it holds at the end.
@@ -17,15 +17,20 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 from tables import print_table, seconds
 
+from fedpace.lab.certs import make_certificates
 from fedpace.models.logistic import Logistic
 from fedpace.network.device import Device
 from fedpace.network.devices import Devices
 from fedpace.network.server import DeviceServer
+from fedpace.network.tls import client_context, server_context
 from fedpace.profile import FloatArray
 from fedpace.rounds.local import Counted
 from fedpace.sampling.design import WithReplacement
@@ -33,6 +38,7 @@ from fedpace.seeds import Seeds
 
 MODEL = Logistic(features=784, classes=26, dtype=np.float32)
 K = 10
+PROCESSES = 2  # that the devices share
 WARM_UP = 20
 
 
@@ -74,14 +80,18 @@ def name(client: int) -> str:
     return f"device-{client:04}"
 
 
-def attend(port: int, first: int, end: int) -> None:
+def attend(port: int, first: int, end: int, folder: Path | None) -> None:
     """Be the devices from `first` to `end`."""
     trainer = Idle()
 
+    async def attend_one(client: int, executor: ThreadPoolExecutor) -> None:
+        tls = client_context(folder, name(client)) if folder else None
+        device = Device(name(client), lambda _: trainer, executor)
+        await device.attend("127.0.0.1", port, tls=tls)
+
     async def all_of_them() -> None:
         with ThreadPoolExecutor(1) as executor:
-            devices = [Device(name(i), lambda _: trainer, executor) for i in range(first, end)]
-            await asyncio.gather(*(each.attend("127.0.0.1", port) for each in devices))
+            await asyncio.gather(*(attend_one(i, executor) for i in range(first, end)))
 
     asyncio.run(all_of_them())
 
@@ -92,13 +102,17 @@ def megabytes() -> float:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def measured(n: int, rounds: int, processes: int) -> Measured:
+def measured(n: int, rounds: int, folder: Path | None) -> Measured:
     before = megabytes()
-    with DeviceServer([name(i) for i in range(n)]) as server:
-        bounds = np.linspace(0, n, processes + 1).astype(int).tolist()
+    tls = server_context(folder) if folder else None
+    with DeviceServer([name(i) for i in range(n)], tls=tls) as server:
+        certificates = ["--certs", str(folder)] if folder else []
+        bounds = map(str, np.linspace(0, n, PROCESSES + 1).astype(int).tolist())
         started = [
-            subprocess.Popen([sys.executable, __file__, "--be", str(server.address[1]), *span])
-            for span in zip(map(str, bounds[:-1]), map(str, bounds[1:]), strict=True)
+            subprocess.Popen(
+                [sys.executable, __file__, "--be", str(server.address[1]), *ends, *certificates]
+            )
+            for ends in pairwise(bounds)
         ]
         devices = Devices(server, MODEL, Seeds(0), least=n)
         began = time.perf_counter()
@@ -133,46 +147,40 @@ def run_rounds(devices: Devices, n: int, rounds: int) -> list[float]:
     return times[WARM_UP:]
 
 
+def row(n: int, rounds: int, folder: Path | None) -> list[str]:
+    result = measured(n, rounds, folder)
+    return [
+        f"{n:,}, {'TLS' if folder else 'plain'}",
+        seconds(result.joining),
+        seconds(result.round),
+        f"{1 / result.round:.0f}",
+        seconds(result.evaluation),
+        f"{result.joined - result.before:.0f} MB",
+        f"{result.ran - result.joined:.0f} MB",
+        f"{result.after - result.ran:.0f} MB",
+        f"{result.after:.0f} MB",
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", default="100,1000")
     parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--be", type=int, nargs=3, metavar=("PORT", "FIRST", "END"))
+    parser.add_argument("--certs", type=Path)
     options: Any = parser.parse_args()
     if options.be:
-        attend(*options.be)
+        attend(*options.be, options.certs)
         return
+    header = ["devices, N", "all joined after", "round, K = 10", "rounds per second"]
+    header += ["evaluation by all", "gained by joining", "by rounds", "by the evaluation", "in all"]
     rows = []
     for n in map(int, options.devices.split(",")):
-        result = measured(n, options.rounds, options.processes)
-        rows.append(
-            [
-                f"{n:,}",
-                seconds(result.joining),
-                seconds(result.round),
-                f"{1 / result.round:.0f}",
-                seconds(result.evaluation),
-                f"{result.joined - result.before:.0f} MB",
-                f"{result.ran - result.joined:.0f} MB",
-                f"{result.after - result.ran:.0f} MB",
-                f"{result.after:.0f} MB",
-            ]
-        )
-    print_table(
-        [
-            "devices, N",
-            "all joined after",
-            "round, K = 10",
-            "rounds per second",
-            "evaluation by all",
-            "gained by joining",
-            "by rounds",
-            "by the evaluation",
-            "in all",
-        ],
-        rows,
-    )
+        rows.append(row(n, options.rounds, None))
+        with TemporaryDirectory() as folder:
+            make_certificates(Path(folder), [name(i) for i in range(n)], ["127.0.0.1"])
+            rows.append(row(n, options.rounds, Path(folder)))
+    print_table(header, rows)
 
 
 if __name__ == "__main__":

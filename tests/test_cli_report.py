@@ -12,9 +12,11 @@ from typer.testing import CliRunner
 
 from fedpace.cli_report import report_command, stored_runs
 from fedpace.errors import InputError, MissingExtraError
+from fedpace.report.study_tables import CAPTION
 from fedpace.studies.study import load_study
 
 from .report.made import small_study, store_real_runs
+from .report.measured_runs import measured_study, store_measured_runs
 
 ENDINGS = {".html", ".md", ".csv", ".tex", ".toml", ".png", ".pdf"}
 
@@ -73,6 +75,20 @@ def test_writes_beside_the_runs_by_default(tmp_path: Path) -> None:
     report(tmp_path)
     assert (tmp_path / "report.html").is_file()
     assert sorted((tmp_path / "runs").iterdir()) == before
+
+
+def test_measured_runs_are_said_to_be_so_in_one_line_and_drawn(tmp_path: Path) -> None:
+    store_measured_runs(tmp_path, schemes=("uniform", "optimal-mean"))
+    printed, said = report(tmp_path)
+    assert said == ""
+    lines = printed.splitlines()
+    line = lines[lines.index(CAPTION) + 1]
+    assert line.startswith("Measured, devices in network namespaces; time scale 0.2: one second")
+    assert re.search(r"Replies: [\d,]+ asked for, \d+ missing .* MB down and .* MB up", line)
+    figures = {path.name for path in (tmp_path / "figures").iterdir()}
+    for scheme in ("uniform", "optimal-mean"):
+        assert {f"prototype-timeline-{scheme}.{end}" for end in ("png", "pdf")} <= figures
+    assert load_study(str(tmp_path / "prototype.toml")) == measured_study()
 
 
 def test_damaged_files_are_named_and_left_out(

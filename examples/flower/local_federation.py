@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -58,7 +59,7 @@ class LocalFederation:
         self.folder, self.secure, self.simulated = folder, secure and not simulated, simulated
         self.port = _free_port()
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
-        self._superlink: subprocess.Popen[bytes] | None = None
+        self.superlink: subprocess.Popen[bytes] | None = None
         self._environment = os.environ | QUIET | {"FLWR_HOME": str(folder / "home")}
         # Flower starts its own commands by name.
         self._environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -71,7 +72,7 @@ class LocalFederation:
             _write_certificate(self._certificate, self._key)
         self._write_connection()
         try:
-            self._superlink = self._started(
+            self.superlink = self._started(
                 "superlink", "flower-superlink", "--port", str(self.port), *self._link_options()
             )
             self._wait_for_port()
@@ -83,8 +84,8 @@ class LocalFederation:
     def __exit__(self, *_: object) -> None:
         for partition in list(self.nodes):
             self.end_node(partition)
-        if self._superlink is not None:
-            _end(self._superlink)
+        if self.superlink is not None:
+            end(self.superlink)
 
     def start_node(self, partition: int, *, delay: float = 0.0) -> None:
         """Start a SuperNode."""
@@ -102,7 +103,7 @@ class LocalFederation:
 
     def end_node(self, partition: int) -> None:
         """Kill a SuperNode and what it has started."""
-        _end(self.nodes.pop(partition))
+        end(self.nodes.pop(partition))
 
     def submit(self, app: Path, config: Sequence[str] = ()) -> subprocess.Popen[str]:
         """Start `flwr run` on an app, and return the process that prints its log."""
@@ -171,7 +172,7 @@ class LocalFederation:
 
     def _wait_for_port(self) -> None:
         end = time.monotonic() + PATIENCE
-        while time.monotonic() < end and self._superlink and self._superlink.poll() is None:
+        while time.monotonic() < end and self.superlink and self.superlink.poll() is None:
             with socket.socket() as trial:
                 if trial.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
@@ -196,15 +197,17 @@ def _free_port() -> int:
         return int(trial.getsockname()[1])
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[Any]) -> None:
     """End a process that was started here, and all that it has started."""
-    for each in [process.pid, *_descendants(process.pid)]:
+    for each in [process.pid, *descendants(process.pid)]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(each, signal.SIGKILL)
     process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
 
 
-def _descendants(process: int) -> list[int]:
+def descendants(process: int) -> list[int]:
     """Return the processes that a process has started, and those that they have."""
     listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True)
     children: dict[int, list[int]] = {}

@@ -89,9 +89,7 @@ def client_app(
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         local = trainer(int(context.node_config["partition-id"]))
-        loss, correct, held_out = local.evaluate(
-            as_vector(message.content.array_records["arrays"])
-        )
+        loss, correct, held_out = local.evaluate(as_vector(message.content.array_records["arrays"]))
         metrics = {"eval_loss": loss, "eval_acc": correct / max(held_out, 1)}
         record = MetricRecord({**metrics, "num-examples": local.samples})
         return Message(RecordDict({"metrics": record}), reply_to=message)

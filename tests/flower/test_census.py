@@ -57,9 +57,17 @@ def test_a_new_node_gets_the_next_number() -> None:
     assert census.fleet.names == ["partition 1", "partition 2", "partition 0"]
 
 
+def test_two_nodes_of_one_partition_are_mentioned(caplog: pytest.LogCaptureFixture) -> None:
+    census, grid = Census(2, 60), grid_of(0, 1)
+    for context in grid._contexts.values():
+        context.node_config["partition-id"] = 1
+    assert census.present(grid, grid.clock).tolist() == [True]
+    assert "several nodes are partition 1" in caplog.text
+
+
 def test_too_few_are_waited_for_up_to_the_limit() -> None:
     census, grid = Census(3, 30), grid_of(0, 1)
-    with pytest.raises(TooFewClientsError, match="2 of at least 3 .* after 30 s"):
+    with pytest.raises(TooFewClientsError, match="2 of at least 3 clients are there after 30 s"):
         census.present(grid, grid.clock)
     assert 30 <= grid.time < 32
 

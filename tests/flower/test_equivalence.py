@@ -27,7 +27,9 @@ def evaluation(models: list[FloatArray], server_round: int, arrays: ArrayRecord)
     return MetricRecord({"loss": loss, "accuracy": accuracy})
 
 
-def flower_models(scheme: str, pilots: WarmUp | Pilots) -> tuple[list[FloatArray], AdaptiveSampling]:
+def flower_models(
+    scheme: str, pilots: WarmUp | Pilots
+) -> tuple[list[FloatArray], AdaptiveSampling]:
     grid = MemoryGrid(client_app(), steady, partitions=range(CLIENTS))
     strategy = AdaptiveSampling(
         K, scheme, seed=SEED, pilots=pilots, refresh=5, min_available_nodes=CLIENTS,

@@ -302,6 +302,19 @@ def test_a_round_of_flowers_loop_is_a_round_of_ours() -> None:
     np.testing.assert_allclose(models[0], models[1], atol=1e-9)
 
 
+def test_a_reply_of_somebody_who_was_not_asked_is_not_heard() -> None:
+    grid = grid_with()
+    strategy = strategy_on(grid, scheme="weighted")
+    messages = list(strategy.configure_train(1, START, ConfigRecord(), grid))
+    asked = {message.metadata.dst_node_id for message in messages}
+    stranger = next(node for node in grid.get_node_ids() if node not in asked)
+    extra = Message(messages[0].content, stranger, "train", group_id="1")
+    replies = list(grid.send_and_receive([*messages, extra]))
+    assert len(replies) == len(messages) + 1
+    strategy.aggregate_train(1, replies)
+    assert strategy.history.rows[0].clients.size == len(messages)
+
+
 def test_aggregating_what_was_never_configured_is_refused() -> None:
     with pytest.raises(InputError, match="configure_train must come before"):
         AdaptiveSampling(2).aggregate_train(1, [])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fedpace.network.cluster import Cluster
+from fedpace.rounds.backend import Backend
 from fedpace.rounds.loop import start, train
 from fedpace.rounds.schedules import inverse
 from fedpace.rounds.stopping import Stop
@@ -67,7 +68,7 @@ def test_a_round_is_that_of_the_simulator_to_the_last_bit(workers: Any) -> None:
             np.testing.assert_array_equal(mine, other)
 
 
-def history(backend: Any) -> list[Any]:
+def history(backend: Backend) -> list[Any]:
     state, _ = start(backend)
     design = WithReplacement(np.full(N, 1 / N), 3, backend.weights)
     rng = Seeds(SEED).stream("draw")

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpace.errors import TooFewClientsError
+from fedpace.errors import InputError, TooFewClientsError
 from fedpace.network.devices import Devices
 from fedpace.network.server import DeviceServer
 from fedpace.rounds.backend import Reply
 from fedpace.sampling.design import Draw
+from fedpace.seeds import Seeds
 from tests.network.fakes import Fake, honest
 from tests.network.fleet import ALL, MODEL, N, joined, prepared, until
 
@@ -147,3 +148,33 @@ def test_leaves_the_model_as_it_is_when_nobody_answers(server: DeviceServer) -> 
 
 def _silent(client: int, header: dict[str, Any]) -> bytes | None:
     return None if header["kind"] == "train" else honest(client, header)
+
+
+def test_counts_a_drawn_client_that_has_just_left_as_missing(server: DeviceServer) -> None:
+    fakes = [Fake(server.address[1], client) for client in range(N)]
+    devices = prepared(server)
+    fakes[1].close()
+    until(lambda: 1 not in server.connected)
+    reply = run(devices, 0)
+    assert reply.clients.tolist() == [0, 2, 3]
+    assert reply.refused.size == 0
+
+
+def test_stops_when_nobody_ever_answers_an_evaluation(server: DeviceServer) -> None:
+    def mute(client: int) -> Any:
+        return lambda header: None if header["kind"] == "evaluate" else honest(client, header)
+
+    for client in range(N):
+        Fake(server.address[1], client, mute(client))
+    devices = prepared(server, deadline=0.1, patience=0.5)
+    with pytest.raises(TooFewClientsError, match="run the same command again to go on"):
+        devices.evaluate(devices.initial())
+
+
+def test_says_what_is_wrong_with_its_arguments(server: DeviceServer) -> None:
+    with pytest.raises(InputError, match="least must be from 1 to 4"):
+        prepared(server, least=5)
+    with pytest.raises(InputError, match="weights must be known, got none yet; call prepare"):
+        Devices(server, MODEL, Seeds(0)).weights  # noqa: B018
+    with pytest.raises(InputError, match=r"names must differ, got \['a', 'a'\]"):
+        DeviceServer(["a", "a"])

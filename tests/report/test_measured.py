@@ -35,8 +35,8 @@ def test_measured_and_simulated_runs_of_a_setup_are_two_setups() -> None:
     simulated = [arriving(study, "uniform", seed, 4.0) for seed in range(2)]
     assert labels_of(*simulated, measured_run(measured_study(), "uniform")) == {
         "prototype-simulated": "prototype, simulated",
-        "prototype-measured-on-devices-in-network-namespaces-time-sca": (
-            "prototype, measured on devices in network namespaces, time scale 0.2"
+        "prototype-measured-in-namespaces-time-scale-0.2": (
+            "prototype, measured in namespaces, time scale 0.2"
         ),
     }
 
@@ -47,7 +47,7 @@ def test_the_order_of_measured_and_simulated_does_not_change_their_labels() -> N
         runs.append(measured_run(measured_study(), "uniform", seed))
     labels = labels_of(arriving(study, "uniform", 0, 4.0), *runs)
     assert list(labels.values()) == [
-        "prototype, measured on devices in network namespaces, time scale 0.2",
+        "prototype, measured in namespaces, time scale 0.2",
         "prototype, simulated",
     ]
 
@@ -57,7 +57,7 @@ def test_measured_setups_are_told_apart_by_what_differs_among_them() -> None:
     runs = [measured_run(measured_study(), "uniform", seed) for seed in range(3)]
     runs += [measured_run(measured_study("network.deadline=3.0"), "uniform", 0)] * 2
     labels = labels_of(*runs, arriving(simulated, "uniform", 0, 4.0)).values()
-    plain = "prototype, measured on devices in network namespaces, time scale 0.2"
+    plain = "prototype, measured in namespaces, time scale 0.2"
     assert set(labels) == {plain, f"{plain}, network.deadline = 3.0",
                            "prototype, simulated, training.k = 5"}  # fmt: skip
 

@@ -10,14 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 
-from fedpace.report.figures import COLOURS, colour
+from fedpace.report.figures import COLOURS, colour, pale
 from fedpace.report.setups import setups_of
 from fedpace.report.timeline import (
     MOST_CLIENTS,
     MOST_ROUNDS,
     Timeline,
     client_labels,
-    pale,
     timelines,
 )
 from fedpace.report.timeline_figure import timeline_figure
@@ -191,11 +190,22 @@ def test_without_computing_times_there_is_one_shade(study: Study) -> None:
     assert page_caption(shown).startswith("Bars: until the reply. Rounds shown")
 
 
+def test_clients_that_do_not_tell_how_long_they_computed_have_one_shade(study: Study) -> None:
+    run = measured_run(study, "uniform", chance=1.0)
+    rows = [
+        row._replace(computing_seconds=np.where(row.clients % 2, np.nan, 9.0))
+        for row in run.history.rows
+    ]
+    run = Run(study, "uniform", 0, "1", "", History(rows), None, run.profile, None)
+    for reply in timeline_of(run).replies:
+        assert reply.computing == (0.0 if reply.client % 2 else reply.seconds)
+
+
 def test_the_plot_of_the_page_has_the_same_bars(run: Run) -> None:
     shown = timeline_of(run)
     plot = timeline_plot(shown)
     json.dumps(plot, allow_nan=False)
-    computing, transfer, _, crosses = plot["data"]
+    transfer, computing, _, crosses = plot["data"]
     assert {trace["legendgroup"] for trace in plot["data"]} == {"optimal-mean"}
     ends = np.add(transfer["base"], transfer["x"])
     np.testing.assert_allclose(ends, [r.start + r.seconds for r in shown.replies], rtol=1e-5)

@@ -97,11 +97,15 @@ class Census:
     def _admit(self, nodes: Sequence[int], grid: Grid, clock: Clock) -> None:
         """Give new nodes numbers in the order of their partitions, or else of their ids."""
         answers = {answer.node: answer for answer in self._answers(nodes, grid, clock)}
+        numbers: set[int] = set()
         for answer in sorted(
             (answers.get(node, Answer(node)) for node in nodes),
             key=lambda each: (each.partition is None, each.partition or 0, each.node),
         ):
-            self.fleet.admit(*answer)
+            client = self.fleet.admit(*answer)
+            if client in numbers:
+                log.warning("fedpace: several nodes are %s", self.fleet.names[client])
+            numbers.add(client)
 
     def _answers(self, nodes: Sequence[int], grid: Grid, clock: Clock) -> list[Answer]:
         if not self.query or not nodes:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from fedpace.flower.census import Census
 from fedpace.flower.exchange import WALL, Arrival, Clock, exchanged
 from fedpace.flower.fleet import Fleet
+from fedpace.flower.job import Job
 from fedpace.flower.records import Layout, mean_metrics, metric_named, size_of
 from fedpace.flower.replies import Reader, Reading, as_reply
 from fedpace.flower.settings import Keys
@@ -28,45 +27,6 @@ from fedpace.sampling.design import Draw
 
 log = logging.getLogger("flwr")
 
-CentralEvaluation = Callable[[int, ArrayRecord], MetricRecord | None]
-
-
-class Rules(Protocol):
-    """The part of a Flower strategy that says what is sent."""
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return the messages of a round."""
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return the messages of an evaluation."""
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Return the metrics of an evaluation."""
-
-
-@dataclass
-class Job:
-    """What is trained, and how long it may take.
-
-    `evaluate_every` and `rounds` say when clients evaluate: in every so many rounds, 0 for never,
-    and in the last. `scheduled` tells that the learning rate is the server's to set.
-    """
-
-    initial: ArrayRecord
-    deadline: float
-    rounds: int
-    train_config: ConfigRecord
-    evaluate_config: ConfigRecord
-    evaluate_fn: CentralEvaluation | None = None
-    evaluate_every: int = 1
-    scheduled: bool = False
-
 
 class GridBackend:
     """Train on the nodes of a Flower federation.
@@ -75,8 +35,8 @@ class GridBackend:
     ----------
     grid : Grid
         Flower's.
-    rules : Rules
-        The strategy.
+    rules : Strategy
+        Says what is sent in a round and in an evaluation.
     job : Job
         What to train.
     census : Census
@@ -96,7 +56,7 @@ class GridBackend:
     def __init__(
         self,
         grid: Grid,
-        rules: Rules,
+        rules: Strategy,
         job: Job,
         *,
         census: Census,
@@ -165,7 +125,7 @@ class GridBackend:
         if not np.isfinite(parameters).all():
             return Evaluation(math.inf, math.nan)
         arrays = self.layout.record(parameters)
-        clients = self._asked_clients(arrays) if self._evaluation_is_due() else None
+        clients = self._asked_clients(arrays) if self.job.evaluates_after(self.round) else None
         central = self.job.evaluate_fn and self.job.evaluate_fn(self.round, arrays)
         if central is not None:
             self.result.evaluate_metrics_serverapp[self.round] = central
@@ -228,15 +188,6 @@ class GridBackend:
     def _keep_fleet(self) -> None:
         if self.fleet_file is not None:
             self.fleet.save(self.fleet_file)
-
-    def _evaluation_is_due(self) -> bool:
-        """Tell whether clients evaluate; Flower does not let them before the first round."""
-        every = self.job.evaluate_every
-        return (
-            every > 0
-            and self.round > 0
-            and (self.round % every == 0 or self.round == self.job.rounds)
-        )
 
     def _asked_clients(self, arrays: ArrayRecord) -> MetricRecord | None:
         config = self.job.evaluate_config

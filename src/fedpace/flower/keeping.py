@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpace.estimation.adaptive import Outcome, Pilots
-from fedpace.flower.grid_backend import Job
+from fedpace.flower.job import Job
 from fedpace.flower.settings import Settings
 from fedpace.rounds.history import Row
 from fedpace.rounds.journal import Found, Journal
@@ -41,7 +41,6 @@ class Kept:
         if found is not None and phase not in self._resumed:
             self.rows += found.rows
         self._resumed.add(phase)
-        # Once resumed, what this run itself has recorded is no news.
         return found
 
     def record(

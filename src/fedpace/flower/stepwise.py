@@ -64,12 +64,13 @@ class Stepwise:
         if self._draw is None:
             raise InputError("configure_train must come before aggregate_train, got none; call it")
         waited = self.backend.clock.now() - self._began
-        arrivals = [
-            Arrival(reply.metadata.src_node_id, reply, self._seconds(reply, waited))
+        asked = set(self.backend.fleet.nodes(self._draw.clients.tolist()))
+        arrivals = {
+            node: Arrival(node, reply, self._seconds(reply, waited))
             for reply in replies
-            if reply.metadata.src_node_id in self.backend.fleet
-        ]
-        reply = self.backend.accepted(arrivals, bytes_down=0, waited=waited)
+            if (node := reply.metadata.src_node_id) in asked  # whoever was not asked is not heard
+        }
+        reply = self.backend.accepted(arrivals.values(), bytes_down=0, waited=waited)
         self._state, weights, missing = completed(
             self._state, self._draw, reply, n=self.backend.weights.size
         )

@@ -17,7 +17,8 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedpace.errors import InputError
 from fedpace.estimation.adaptive import Live, Outcome, run_adaptive, run_known
 from fedpace.flower.census import Census
-from fedpace.flower.grid_backend import CentralEvaluation, GridBackend, Job
+from fedpace.flower.grid_backend import GridBackend
+from fedpace.flower.job import CentralEvaluation, Job
 from fedpace.flower.keeping import Kept, Until, stored
 from fedpace.flower.records import mean_metrics
 from fedpace.flower.replies import Reader
@@ -204,7 +205,7 @@ class AdaptiveSampling(Settings, Strategy):
 
     def _stepwise(self, grid: Grid, arrays: ArrayRecord, config: ConfigRecord) -> Stepwise:
         if self._steps is None:
-            job = Job(arrays, math.inf, 0, config, ConfigRecord())
+            job = Job(arrays, math.inf, 0, config)
             self._backend = self._opened(grid, job)
             self._steps = Stepwise(self._backend, self)
         return self._steps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,9 @@ CERTIFICATES, SHARDS, LOGS = "certs", "shards", "logs"
 # Seconds for devices to be there after they were started: each imports NumPy, and computes.
 PATIENCE, PATIENCE_EACH = 60.0, 3.0
 LOOK_AGAIN = 0.5
+# A process that just becomes another program cannot be seen: only who is not there again and again
+# is gone.
+GONE = 4
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,13 @@ class Fleet:
     def wait(self, ready: Callable[[], Sequence[int]], say: Callable[[str], None]) -> None:
         """Wait until every device is among those ready, or say whose log to look at."""
         end = time.monotonic() + PATIENCE + PATIENCE_EACH * self.lab.devices
-        shown = 0
+        shown, gone = 0, Counter[str]()
         while len(there := ready()) < self.lab.devices:
             living = processes.running(self.lab.name)
             for number, device in enumerate(self.lab.device_names):
-                if device not in living or (number not in there and time.monotonic() > end):
+                gone[device] = 0 if device in living else gone[device] + 1
+                late = number not in there and time.monotonic() > end
+                if late or gone[device] >= GONE:
                     self._missing(device)
             if len(there) > shown:
                 shown = len(there)

@@ -16,6 +16,8 @@ from pathlib import Path
 MARK = "FEDPACE_LAB"
 # Seconds to wait for a killed process to be gone.
 PATIENCE = 10.0
+# A process that just becomes another program has no environment for a moment: look twice.
+LOOKS, LOOK_AGAIN = 2, 0.05
 
 
 def start(
@@ -52,13 +54,17 @@ def running(lab: str) -> dict[str, int]:
 
 def stop(lab: str) -> list[str]:
     """Kill every process of a lab and return which devices lived; they have nothing to save."""
-    stopped: list[str] = []
-    end = time.monotonic() + PATIENCE
-    while (left := running(lab)) and time.monotonic() < end:
-        stopped += [device for device in left if device not in stopped]
+    stopped: dict[str, int] = {}
+    looks, end = 0, time.monotonic() + PATIENCE
+    while looks < LOOKS and time.monotonic() < end:
+        left = running(lab)
+        stopped |= left
+        looks = 0 if left else looks + 1
         for pid in left.values():
             _kill(pid, lab)
-    return stopped
+        if looks:
+            time.sleep(LOOK_AGAIN)
+    return sorted(stopped)
 
 
 def memory(pid: int) -> int:
@@ -88,7 +94,9 @@ def _kill(pid: int, lab: str) -> None:
         try:
             if _device_of(pid, lab):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
-                select.select([handle], [], [], PATIENCE)
+                gone = select.poll()
+                gone.register(handle, select.POLLIN)
+                gone.poll(1000 * PATIENCE)
         finally:
             os.close(handle)
     with contextlib.suppress(ChildProcessError):  # where it was ours, do not leave a zombie

@@ -132,9 +132,8 @@ class Connection:
     async def attend(self) -> None:
         """Receive until the connection ends."""
         while True:
-            frame = await self.channel.receive()
-            if frame.kind != "pong":
-                self._take(frame)
+            # No name for the frame: it would keep an update in memory until the next one.
+            self._take(await self.channel.receive())
 
     def end(self, problem: str = "lost") -> None:
         """Close the line; who waits for an answer learns it at once."""
@@ -149,6 +148,8 @@ class Connection:
 
     def _take(self, frame: Frame) -> None:
         opened = self._open
+        if frame.kind == "pong":
+            return
         if opened is None:
             raise FrameError(f"a frame '{frame.kind:.20}' that was not asked for")
         problem = self._problem(opened, frame)

@@ -19,6 +19,8 @@ from fedpace.network.wire import LONG_HEADER, Channel, Frame, FrameError, Pace, 
 
 # A server that listens says something every few seconds; one that is silent this long is gone.
 SILENCE = 60.0
+# Seconds between signs of life.
+BEAT = 5.0
 # Seconds before a device tries again, doubled each time up to the second.
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 # A server that refuses a certificate hangs up without a word; so often it is no accident.
@@ -147,7 +149,7 @@ class Device:
 
     async def _conversed(self, channel: Channel) -> bool:
         await channel.send(encoded("hello", name=self._name))
-        work: asyncio.Task[None] | None = None
+        tasks = [asyncio.create_task(_beat(channel))]
         try:
             while True:
                 frame = await channel.receive()
@@ -163,11 +165,12 @@ class Device:
                     await channel.send(PONG)
                 elif frame.kind != "welcome":
                     channel.most_floats = frame.header.get("size", channel.most_floats)
-                    work = asyncio.create_task(self._answer(channel, frame))
+                    # The server asks one thing at a time, so the last answer is out.
+                    tasks[1:] = [asyncio.create_task(self._answer(channel, frame))]
         finally:
-            if work is not None:
-                work.cancel()
-                await asyncio.gather(work, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _answer(self, channel: Channel, frame: Frame) -> None:
         loop = asyncio.get_running_loop()
@@ -199,3 +202,10 @@ class Device:
                 f"certificates must be accepted by both sides: {error}; "
                 "make them together with: fedpace lab certs"
             ) from error
+
+
+async def _beat(channel: Channel) -> None:
+    """Give signs of life also while a long model is being received, and no ping gets through."""
+    while True:
+        await asyncio.sleep(BEAT)
+        await channel.send(PONG)

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from fedpace.errors import InputError, TooFewClientsError
 from fedpace.models.model import Model
 from fedpace.network.attendance import GRACE, Attendance
+from fedpace.network.connection import Answer
 from fedpace.network.deadlines import Deadlines
 from fedpace.network.replies import Accepted, Screen
 from fedpace.network.server import DeviceServer
-from fedpace.network.wire import Floats, Frame
+from fedpace.network.wire import Floats
 from fedpace.profile import FloatArray
-from fedpace.rounds.backend import NOBODY, Evaluation, Reply
+from fedpace.rounds.backend import Evaluation, Reply
 from fedpace.sampling.design import Draw
 from fedpace.seeds import Seeds
 
@@ -89,10 +90,14 @@ class Devices:
         TooFewClientsError
             If fewer than `least` are ready after `patience` seconds.
         """
-        self._screen.forget_counts()
-        self._server.give(job, floats=self._model.size, accept=self._accept)
+        screen = self._screen = Screen(self._model.size, self._server.refuse)
+        self._server.give(
+            job,
+            floats=self._model.size,
+            accept=lambda client, frame: screen.count(client, frame.header.get("samples")),
+        )
         self._attendance.wait_for_all()
-        counts = self._screen.counts(len(self._server.names))
+        counts = screen.counts(len(self._server.names))
         self._weights = counts / counts.sum()
 
     @property
@@ -150,16 +155,10 @@ class Devices:
             most_floats=self._model.size,
             seconds=self._deadlines.wait(draw.clients),
         )
-        looked_at = {answer.client: self._screen.update(answer) for answer in answers}
-        accepted = [each for each in looked_at.values() if each is not None]
-        for answer in answers:
-            if looked_at[answer.client] is not None:
-                self._deadlines.observe(answer.client, answer.seconds)
-        came = [each.client for each in answers if each.problem not in ("lost", "late")]
-        refused = [client for client in came if looked_at[client] is None]
-        missing = len(accepted) < len(answers)
-        waited = max(answer.seconds for answer in answers) if missing else None
-        return _reply(accepted, refused, waited, self._model.size)
+        accepted = [each for each in map(self._screen.update, answers) if each is not None]
+        for each in accepted:
+            self._deadlines.observe(each.client, each.seconds)
+        return _reply(answers, accepted, self._model.size)
 
     def evaluate(self, parameters: FloatArray) -> Evaluation:
         """Ask all who are present for their loss and for what they classify right.
@@ -184,9 +183,6 @@ class Devices:
             "at the devices, and run the same command again to go on"
         )
 
-    def _accept(self, client: int, frame: Frame) -> bool:
-        return self._screen.count(client, frame.header.get("samples"))
-
     def _learn_from_the_late(self) -> None:
         for answer in self._server.late():
             if answer.frame.kind == "update":
@@ -198,9 +194,11 @@ def _sent(parameters: FloatArray) -> Floats:
         return parameters.astype(np.float32)
 
 
-def _reply(
-    accepted: list[Accepted], refused: list[int], waited: float | None, length: int
-) -> Reply:
+def _reply(answers: list[Answer], accepted: list[Accepted], length: int) -> Reply:
+    """Return the columns of what was accepted, and who is missing."""
+    here = {each.client for each in accepted}
+    missing = [answer for answer in answers if answer.client not in here]
+    refused = [each.client for each in missing if each.problem not in ("lost", "late")]
     return Reply(
         np.array([each.client for each in accepted], dtype=np.int64),
         np.array([each.update for each in accepted]).reshape(len(accepted), length),
@@ -210,6 +208,6 @@ def _reply(
         computing_seconds=np.array([each.computing for each in accepted], dtype=np.float64),
         bytes_down=np.array([each.bytes_down for each in accepted], dtype=np.int64),
         bytes_up=np.array([each.bytes_up for each in accepted], dtype=np.int64),
-        refused=np.array(refused, dtype=np.int64) if refused else NOBODY,
-        waited=waited,
+        refused=np.array(refused, dtype=np.int64),
+        waited=max(answer.seconds for answer in answers) if missing else None,
     )

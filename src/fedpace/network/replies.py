@@ -37,7 +37,7 @@ class _Share(NamedTuple):
 
 
 class Screen:
-    """Look at answers, and refuse or bound what cannot be right.
+    """Look at the answers of one job, and refuse or bound what cannot be right.
 
     Parameters
     ----------
@@ -54,16 +54,12 @@ class Screen:
         self._samples: dict[int, int] = {}
         self._held_out: dict[int, int] = {}
 
-    def forget_counts(self) -> None:
-        """Let every device say anew how many samples it holds."""
-        self._samples.clear()
-        self._held_out.clear()
-
     def counts(self, n: int) -> FloatArray:
         """Return n_i; the mean of the others for those who are not known."""
-        known = np.array(list(self._samples.values()), dtype=np.float64)
-        counts = np.full(n, known.mean())
-        counts[list(self._samples)] = known
+        known = self._samples.copy()  # devices may join meanwhile
+        samples = np.array(list(known.values()), dtype=np.float64)
+        counts = np.full(n, samples.mean())
+        counts[list(known)] = samples
         return counts
 
     def count(self, client: int, value: object) -> bool:

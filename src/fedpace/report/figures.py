@@ -32,11 +32,23 @@ COLOURS = {
 }
 # For schemes that are not among the compared ones; the last of Okabe and Ito's colours.
 OTHER_COLOUR = "#CC79A7"
+# A colour's lighter shade is mixed with so much white.
+PALE = 0.6
 
 
 def colour(scheme: str) -> str:
     """Return a scheme's colour, the same in every figure."""
     return COLOURS.get(scheme, OTHER_COLOUR)
+
+
+def pale(scheme: str) -> str:
+    """Return the lighter shade of a scheme's colour.
+
+    >>> pale("full")
+    '#999999'
+    """
+    parts = (int(colour(scheme)[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(part + PALE * (255 - part)):02x}" for part in parts)
 
 
 def probabilities_figure(profile: Profile, q: FloatArray, *, scheme: str, k: int) -> Figure:

@@ -6,9 +6,17 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedpace.report.setups import PLACES, Setup
+from fedpace.report.setups import Setup
 from fedpace.studies.store import Run
 from fedpace.studies.study import Study
+
+# Where the times come from, by `network.how`.
+PLACES = {
+    "namespaces": "devices in network namespaces",
+    "paced": "devices on one machine that keep to their rates",
+    "devices": "real devices",
+    "flower": "clients of a Flower federation",
+}
 
 
 class Fared(NamedTuple):

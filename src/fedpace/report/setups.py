@@ -18,12 +18,12 @@ ORDER = (*SCHEMES, *VARIANTS)
 SWEPT = "sampling.c_over_s0"
 # Of a field that the other setup does not have; None says that it has no value.
 NOT_THERE = object()
-# How runs were measured, by `network.how`.
-PLACES = {
-    "namespaces": "devices in network namespaces",
-    "paced": "devices on one machine that keep to their rates",
-    "devices": "real devices",
-    "flower": "clients of a Flower federation",
+# How runs were measured, by `network.how`, in few words: they are in the names of files.
+MEASURED = {
+    "namespaces": "measured in namespaces",
+    "paced": "measured with paced devices",
+    "devices": "measured on devices",
+    "flower": "measured with Flower",
 }
 
 
@@ -118,13 +118,13 @@ def how_made(study: Study) -> str:
 
     >>> from fedpace.studies.study import load_study
     >>> how_made(load_study("prototype", ["network.how=namespaces", "network.time_scale=0.2"]))
-    'measured on devices in network namespaces, time scale 0.2'
+    'measured in namespaces, time scale 0.2'
     """
     if study.network is None:
         return "simulated"
     scale = study.network.time_scale
     slower = "" if scale == 1 else f", time scale {scale:g}"
-    return f"measured on {PLACES[study.network.how]}{slower}"
+    return f"{MEASURED[study.network.how]}{slower}"
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpace.profile import FloatArray
-from fedpace.report.figures import colour
 from fedpace.report.measured import how_measured
 from fedpace.report.setups import Setup
 from fedpace.rounds.history import Row
@@ -25,8 +24,6 @@ PHASES = {
     "warm-up": "warm-up",
     "train": "training",
 }
-# The part of a bar that is not computing: the scheme's colour, mixed with so much white.
-PALE = 0.6
 # A stage that takes less than this part of the width has no room for its name.
 LEAST_LABELLED = 0.1
 
@@ -52,7 +49,7 @@ class Missing(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """Rounds of one phase, one after another."""
+    """Rounds of one phase."""
 
     phase: str
     first: int
@@ -111,16 +108,6 @@ def timelines(setup: Setup) -> list[Timeline]:
     return [_timeline(run, usual) for run in firsts if run.history.rows[-1].round > 0]
 
 
-def pale(scheme: str) -> str:
-    """Return the lighter shade of a scheme's colour.
-
-    >>> pale("full")
-    '#999999'
-    """
-    parts = (int(colour(scheme)[at : at + 2], 16) for at in (1, 3, 5))
-    return "#" + "".join(f"{round(part + PALE * (255 - part)):02x}" for part in parts)
-
-
 def client_labels(shown: Timeline, most: int) -> tuple[list[int], list[str]]:
     """Return at most so many places from the bottom, and the clients there with their times."""
     step = -(-len(shown.clients) // most)
@@ -161,7 +148,9 @@ def _timeline(run: Run, usual: FloatArray) -> Timeline:
 
 
 def _replies(row: Row) -> list[Reply]:
-    computing = row.computing_seconds if row.computing_seconds.size else 0 * row.client_seconds
+    # Not every client may tell; that of one whose clock is off is not longer than the whole.
+    told = row.computing_seconds if row.computing_seconds.size else 0 * row.client_seconds
+    computing = np.minimum(np.nan_to_num(told), row.client_seconds)
     each = zip(row.clients.tolist(), row.client_seconds.tolist(), computing.tolist(), strict=True)
     return [Reply(client, row.round, _start(row), took, part) for client, took, part in each]
 

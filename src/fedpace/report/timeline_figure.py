@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpace.report.figures import colour, new_figure
-from fedpace.report.timeline import MOST_CLIENTS, Timeline, client_labels, pale
+from fedpace.profile import FloatArray
+from fedpace.report.figures import colour, new_figure, pale
+from fedpace.report.timeline import MOST_CLIENTS, Timeline, client_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.collections import PolyCollection
     from matplotlib.figure import Figure
 
 COMPUTING, TRANSFER = "computing", "transfer, both ways"
@@ -42,23 +44,29 @@ def timeline_figure(shown: Timeline) -> Figure:
 
 
 def _draw_bars(axes: Axes, shown: Timeline) -> None:
-    from matplotlib.collections import PolyCollection
-
-    places = np.array([shown.places[reply.client] for reply in shown.replies])
     starts = np.array([reply.start for reply in shown.replies])
     middles = starts + [reply.computing for reply in shown.replies]
     ends = starts + [reply.seconds for reply in shown.replies]
-    parts = [(middles, ends, pale(shown.scheme), TRANSFER if shown.split else WHOLE)]
+    lines = np.array([shown.places[reply.client] for reply in shown.replies])
+    dark = _bars(starts, middles, lines)
+    # Its edge has a width: even the shortest reply is seen, and where the next one begins.
+    dark.set(color=colour(shown.scheme), linewidth=0.6, zorder=2)
+    light = _bars(middles, ends, lines)
+    light.set(color=pale(shown.scheme), linewidth=0, zorder=1)
+    light.set_label(TRANSFER if shown.split else WHOLE)
     if shown.split:
-        parts.insert(0, (starts, middles, colour(shown.scheme), COMPUTING))
-    low, high = places - THICKNESS / 2, places + THICKNESS / 2
-    for left, right, shade, label in parts:
-        corners = [(left, low), (right, low), (right, high), (left, high)]
-        # All at once: thousands of bars, one by one, take half a minute.
-        axes.add_collection(
-            PolyCollection(np.moveaxis(np.array(corners), -1, 0), color=shade, linewidth=0,
-                           label=label, zorder=1)
-        )  # fmt: skip
+        dark.set_label(COMPUTING)
+    axes.add_collection(dark)
+    axes.add_collection(light)
+
+
+def _bars(left: FloatArray, right: FloatArray, lines: FloatArray) -> PolyCollection:
+    """Return all bars at once: one by one, thousands of them take half a minute."""
+    from matplotlib.collections import PolyCollection
+
+    low, high = lines - THICKNESS / 2, lines + THICKNESS / 2
+    corners = np.array([(left, low), (right, low), (right, high), (left, high)])
+    return PolyCollection(list(corners.transpose(2, 0, 1)))
 
 
 def _draw_missing(axes: Axes, shown: Timeline) -> None:
@@ -73,9 +81,8 @@ def _draw_missing(axes: Axes, shown: Timeline) -> None:
 
 
 def _draw_stages(axes: Axes, shown: Timeline) -> None:
-    # Above the bars, or those of a client that is drawn again at once would look like one.
-    axes.vlines(shown.rounds, 0, 1, transform=axes.get_xaxis_transform(), color="0.85",
-                linewidth=0.5, zorder=1.5)  # fmt: skip
+    axes.vlines(shown.rounds, 0, 1, transform=axes.get_xaxis_transform(), color="0.88",
+                linewidth=0.5, zorder=0)  # fmt: skip
     for stage in shown.stages:
         if stage.phase != "train":
             axes.axvspan(stage.start, stage.end, color=SHADE, linewidth=0, zorder=-1)

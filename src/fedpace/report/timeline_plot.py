@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedpace.report.figures import colour
+from fedpace.report.figures import colour, pale
 from fedpace.report.plots import GREY, Plot, blank_layout, numbers, trace_of
-from fedpace.report.timeline import Timeline, client_labels, pale
+from fedpace.report.timeline import Timeline, client_labels
 from fedpace.report.timeline_figure import MISSING, SHADE
 
 # As many labels as there is room for beside the plot.
@@ -48,14 +48,15 @@ def _traces(shown: Timeline) -> list[Plot]:
         shown.scheme,
         base=numbers(reply.start for reply in shown.replies),
         x=numbers(reply.computing for reply in shown.replies),
-        marker=_filled(colour(shown.scheme)),
+        # Its edge has a width: even the shortest reply is seen, and where the next one begins.
+        marker=_filled(colour(shown.scheme), edge=0.6),
         **bars,
     )
     transfer = trace_of(
         shown.scheme,
         base=numbers(reply.start + reply.computing for reply in shown.replies),
         x=numbers(reply.seconds - reply.computing for reply in shown.replies),
-        marker=_filled(pale(shown.scheme)),
+        marker=_filled(pale(shown.scheme), edge=0.0),
         **bars,
     )
     crosses = trace_of(
@@ -79,7 +80,7 @@ def _traces(shown: Timeline) -> list[Plot]:
         line={"color": "black", "width": 1, "dash": "dot"},
         hoverinfo="skip",
     )
-    return [computing, transfer, waits, crosses]
+    return [transfer, computing, waits, crosses]
 
 
 def page_caption(shown: Timeline) -> str:
@@ -90,8 +91,8 @@ def page_caption(shown: Timeline) -> str:
     return f"{bars}{cross}{'; shaded: before training' * shaded}. {shown.caption}"
 
 
-def _filled(shade: str) -> dict[str, Any]:
-    return {"color": shade, "line": {"width": 0}}
+def _filled(shade: str, *, edge: float) -> dict[str, Any]:
+    return {"color": shade, "line": {"color": shade, "width": edge}}
 
 
 def _draw_stages(layout: Plot, shown: Timeline) -> None:
@@ -113,7 +114,6 @@ def _draw_stages(layout: Plot, shown: Timeline) -> None:
         }
         style = {"showarrow": False, "font": {"size": 12, "color": GREY}}
         layout["annotations"].append({"text": text, **place, **style})
-    # Above the bars, or those of a client that is drawn again at once would look like one.
     for start in numbers(shown.rounds):
-        shape = {"type": "line", "x0": start, "x1": start, **high, "layer": "above"}
-        layout["shapes"].append({**shape, "line": {"color": "#ddd", "width": 0.5}})
+        line = {"color": "#e0e0e0", "width": 0.5}
+        layout["shapes"].append({"type": "line", "x0": start, "x1": start, "line": line, **high})

@@ -1,0 +1,1 @@
+"""LeNet-5 in PyTorch, over Flower."""
