@@ -1,17 +1,18 @@
 """The server's side of many devices: rounds per second and memory against N.
 
-    OPENBLAS_NUM_THREADS=1 .venv/bin/python benchmarks/devices.py [--devices 100,1000] [--rounds 300]
+    OPENBLAS_NUM_THREADS=1 .venv/bin/python benchmarks/devices.py [--devices 100,1000]
 
-Real connections over loopback, plain and by TLS, to devices that train nothing and answer at once, many to a process,
-so that what is measured is the server: sending the model to K devices, receiving and screening
-their updates, adding up. The model is that of the prototype, 784 × 26 + 26 numbers of float32.
-Memory is what the server's process gained at each step, and all that it holds at the end.
+Real connections over loopback, plain and by TLS, to devices that train nothing and answer at once,
+many to a process, so that what is measured is the server: sending the model to K devices, receiving
+and screening their updates, adding up. The model is that of the prototype, 784 × 26 + 26 numbers of
+float32. Memory is what the server's process gained at each step, and all that it holds at the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from tables import print_table, seconds
@@ -162,24 +163,41 @@ def row(n: int, rounds: int, folder: Path | None) -> list[str]:
     ]
 
 
+def row_apart(n: int, rounds: int, folder: Path | None) -> list[str]:
+    """Measure in a process of its own, whose memory nothing else has grown."""
+    certificates = ["--certs", str(folder)] if folder else []
+    command = [sys.executable, __file__, "--case", str(n), "--rounds", str(rounds), *certificates]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    cells: list[str] = json.loads(done.stdout)
+    return cells
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", default="100,1000")
     parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--case", type=int, help="measure this number of devices only")
     parser.add_argument("--be", type=int, nargs=3, metavar=("PORT", "FIRST", "END"))
     parser.add_argument("--certs", type=Path)
-    options: Any = parser.parse_args()
+    options = parser.parse_args()
     if options.be:
-        attend(*options.be, options.certs)
-        return
+        port, first, end = options.be
+        attend(port, first, end, options.certs)
+    elif options.case:
+        print(json.dumps(row(options.case, options.rounds, options.certs)))
+    else:
+        compare([int(n) for n in options.devices.split(",")], options.rounds)
+
+
+def compare(counts: list[int], rounds: int) -> None:
     header = ["devices, N", "all joined after", "round, K = 10", "rounds per second"]
     header += ["evaluation by all", "gained by joining", "by rounds", "by the evaluation", "in all"]
     rows = []
-    for n in map(int, options.devices.split(",")):
-        rows.append(row(n, options.rounds, None))
+    for n in counts:
+        rows.append(row_apart(n, rounds, None))
         with TemporaryDirectory() as folder:
             make_certificates(Path(folder), [name(i) for i in range(n)], ["127.0.0.1"])
-            rows.append(row(n, options.rounds, Path(folder)))
+            rows.append(row_apart(n, rounds, Path(folder)))
     print_table(header, rows)
 
 

@@ -18,9 +18,15 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from fedpace.cli_run import FAILED, INTERRUPTED, interruption, named_schemes, write_study
-from fedpace.cli_run import _print_runs as print_runs
-from fedpace.cli_run import _seeds as chosen_seeds
+from fedpace.cli_run import (
+    FAILED,
+    INTERRUPTED,
+    chosen_seeds,
+    interruption,
+    named_schemes,
+    print_runs,
+    write_study,
+)
 from fedpace.errors import InputError, MissingExtraError, TooFewClientsError
 from fedpace.profile import positive_count
 from fedpace.sampling.schemes import SCHEMES, VARIANTS

@@ -86,7 +86,7 @@ def run_command(
     if scheduler is None:
         check_at_hand(study)
     names = named_schemes(schemes)
-    numbers = _seeds(seeds, first_seed)
+    numbers = chosen_seeds(seeds, first_seed)
     if processes is not None:
         positive_count("--processes", processes)
     what = _spread(spread, scheduler)
@@ -108,7 +108,7 @@ def run_command(
     except KeyboardInterrupt:
         _say(interruption(Store(out), study, jobs))
         raise typer.Exit(INTERRUPTED) from None
-    _print_runs(Store(out), study, jobs)
+    print_runs(Store(out), study, jobs)
     _say_failures(done.failures)
     typer.echo(f"Next: fedpace report {shlex.quote(str(out))}")
     if done.failures:
@@ -183,7 +183,8 @@ def _need_studies() -> None:
         )
 
 
-def _seeds(count: int, first: int) -> range:
+def chosen_seeds(count: int, first: int) -> range:
+    """Return the seeds, or say what is wrong with their number or the first."""
     if first < 0:
         raise InputError(f"--first-seed must be at least 0, got {first}; leave it out")
     return range(first, first + positive_count("--seeds", count))
@@ -213,7 +214,7 @@ def _number(value: Interval, form: str) -> str:
     return f"{value.bound} {value.value:{form}}".strip()
 
 
-def _print_runs(store: Store, study: Study, jobs: Sequence[Job]) -> None:
+def print_runs(store: Store, study: Study, jobs: Sequence[Job]) -> None:
     """Print the table of this command's runs, and say what else is in the directory."""
     from fedpace.report.setups import setups_of
     from fedpace.report.summary import summarise

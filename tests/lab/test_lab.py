@@ -74,6 +74,7 @@ def test_a_study_runs_and_is_stored_with_its_times(four: Up, tmp_path: Path) -> 
 
 
 @in_namespaces
+@pytest.mark.slow
 def test_a_server_killed_at_any_moment_goes_on(four: Up, tmp_path: Path) -> None:
     options = (four.setup, *RUN, *four.options, "--set", "stop.rounds=12", "--out", tmp_path)
     process = begin("run", *options)
@@ -127,6 +128,7 @@ def test_two_labs_run_at_once_and_do_not_touch(four: Up, tmp_path: Path) -> None
 
 
 @in_namespaces
+@pytest.mark.slow
 def test_computation_is_limited_and_the_limits_go(four: Up, tmp_path: Path) -> None:
     try:
         check_share(0.5)
@@ -162,6 +164,7 @@ def test_nothing_is_left_after_every_kind_of_killing(four: Up, tmp_path: Path) -
     assert "4 of 4 devices live" in lab("status", *four.options).stdout
 
 
+@pytest.mark.slow
 def test_a_paced_lab_needs_no_root_and_leaves_nothing(tmp_path: Path) -> None:
     setup, state, name = write_setup(tmp_path), tmp_path / "state", lab_name("paced")
     options = ("--name", name, "--state", state)
@@ -178,6 +181,15 @@ def test_a_paced_lab_needs_no_root_and_leaves_nothing(tmp_path: Path) -> None:
         assert study.network.how == "paced"
     finally:
         assert lab("down", *options).returncode == 0
+    assert nothing_left(name, state)
+
+
+def test_ctrl_c_while_a_lab_comes_up_takes_it_down(tmp_path: Path) -> None:
+    setup, state, name = write_setup(tmp_path), tmp_path / "state", lab_name("never")
+    process = begin("up", "--setup", setup, "--paced", "--name", name, "--state", state)
+    wait_until(lambda: len(processes.running(name)) == 4)
+    process.send_signal(signal.SIGINT)
+    assert finished(process).returncode == 130
     assert nothing_left(name, state)
 
 

@@ -85,10 +85,10 @@ def test_takes_back_a_device_that_was_killed_and_started_again(
 
 def test_lets_a_new_connection_replace_the_old_one(server: DeviceServer) -> None:
     port = server.address[1]
-    for client in range(N):
-        Fake(port, client)
-    devices = prepared(server)
+    fakes = [Fake(port, client) for client in range(N)]
+    devices = prepared(server, least=3)
     again = Fake(port, 1)  # the first is still open
+    fakes[1].join()  # until the server hangs up on it
     until(lambda: devices.present()[1])
     assert run(devices, 0).clients.tolist() == [0, 1, 2, 3]
     again.close()
@@ -178,3 +178,16 @@ def test_says_what_is_wrong_with_its_arguments(server: DeviceServer) -> None:
         Devices(server, MODEL, Seeds(0)).weights  # noqa: B018
     with pytest.raises(InputError, match=r"names must differ, got \['a', 'a'\]"):
         DeviceServer(["a", "a"])
+
+
+def test_waits_for_those_who_left_just_now_but_not_for_those_long_away(
+    server: DeviceServer,
+) -> None:
+    until(lambda: server.away_for(0.2))
+    fakes = [Fake(server.address[1], client) for client in range(N)]
+    until(lambda: len(server.connected) == N)
+    assert server.away_for(1000.0)  # nobody is away
+    fakes[3].close()
+    until(lambda: 3 not in server.connected)
+    assert not server.away_for(1000.0)
+    assert prepared(server, least=3, grace=0.2).present().tolist() == [True, True, True, False]

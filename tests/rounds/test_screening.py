@@ -15,7 +15,7 @@ def used() -> Border:
     """A border that has seen what is usual: updates of length 5, norms of 2."""
     border = Border()
     for client in range(6):
-        border.update(FINE, length=2)
+        border.update(client, FINE, length=2)
         border.grad_norm(client, 2.0)
     return border
 
@@ -32,32 +32,55 @@ def used() -> Border:
         (np.array(["a", "b"]), "type"),
         (np.array([True, False]), "type bool"),
         (np.array([1j, 1]), "type complex128"),
-        (FINE * 101, "as long as usual"),
+        (FINE * 101, "far longer than usual"),
     ],
 )
 def test_refuses_what_is_no_update(values: Any, reason: str) -> None:
     with pytest.raises(BadReplyError, match=reason), np.errstate(over="ignore"):
-        used().update(values, length=2)
+        used().update(0, values, length=2)
 
 
 def test_takes_an_update_in_either_precision() -> None:
     for dtype in (np.float32, np.float64):
-        update = used().update(FINE.astype(dtype), length=2)
+        update = used().update(0, FINE.astype(dtype), length=2)
         assert update.dtype == np.float64
         np.testing.assert_array_equal(update, FINE)
 
 
 def test_knows_nothing_of_what_is_usual_at_first() -> None:
     border = Border()
-    border.update(FINE, length=2)
-    border.update(FINE * 1e6, length=2)
+    border.update(0, FINE, length=2)
+    border.update(0, FINE * 1e6, length=2)
 
 
 def test_a_fleet_that_has_converged_may_move_again() -> None:
     border = Border()
     for _ in range(10):
-        border.update(FINE * 0, length=2)
-    border.update(FINE, length=2)
+        border.update(0, FINE * 0, length=2)
+    border.update(0, FINE, length=2)
+
+
+def test_a_client_that_always_moved_far_may_go_on_when_the_others_have_converged() -> None:
+    border = Border()
+    for client in range(6):
+        border.update(client, FINE * (1 if client else 50), length=2)
+    for _ in range(300):
+        for client in range(1, 6):
+            border.update(client, FINE * 1e-6, length=2)
+    border.update(0, FINE * 50, length=2)
+    with pytest.raises(BadReplyError, match="far longer"):
+        border.update(1, FINE * 50, length=2)
+
+
+def test_a_client_cannot_work_its_way_up() -> None:
+    border, longest = used(), 1.0
+    for _ in range(20):
+        try:
+            border.update(0, FINE * longest * 9, length=2)
+        except BadReplyError:
+            break
+        longest *= 9
+    assert longest < 1000
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, "2", None, True])

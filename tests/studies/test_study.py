@@ -283,3 +283,20 @@ def test_a_limit_in_seconds_shrinks_with_the_time_scale(tmp_path: Path) -> None:
     scaled = ["stop.seconds=100", "network.how=paced", "network.time_scale=0.1"]
     assert stopping(load_study(written(tmp_path), scaled)).seconds == pytest.approx(10)
     assert stopping(load_study(written(tmp_path), ["stop.seconds=100"])).seconds == 100
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("data.kind=own", "'data.clients' is missing"),
+        ("network.hwo=paced", "'network.how' is missing"),
+        ("network.time_scale=0", "'network.how' is missing"),
+        ("network.how=teleport", "'network.how' is 'teleport'"),
+    ],
+)
+def test_says_what_is_wrong_with_own_data_or_a_network(
+    override: str, problem: str, tmp_path: Path
+) -> None:
+    text = SMALL.replace('kind = "synthetic"', 'kind = "own"') if "own" in override else SMALL
+    with pytest.raises(InputError, match=problem):
+        load_study(written(tmp_path, text), [override])

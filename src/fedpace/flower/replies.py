@@ -62,7 +62,9 @@ class Reader:
         computing = self.border.loss(metrics[COMPUTING]) if COMPUTING in metrics else math.nan
         update = layout.vector(arrays_of(message)) - sent
         # Counters are no part of what is judged: they grow alike for everyone.
-        trained = self.border.update(update[layout.trained], length=int(layout.trained.sum()))
+        trained = self.border.update(
+            client, update[layout.trained], length=int(layout.trained.sum())
+        )
         if not np.isfinite(update).all():
             raise BadReplyError("the update is not finite")
         norm = self._grad_norm(client, metrics, trained, learning_rate)

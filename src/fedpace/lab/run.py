@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -124,33 +125,40 @@ class Watched:
 
 
 def write_times(study: Study, jobs: Sequence[Job], directory: Path, clients: int) -> Path:
-    """Write each client's usual seconds, the median over all of its rounds, one per line.
+    """Write each client's usual seconds, one per line, as the simulator reads them.
 
     `fedpace run SETUP --set 'devices.times="file:DIR/times.txt"'` then predicts these runs.
     """
-    store = Store(directory)
     keys = {run_key(study, *job) for job in jobs}
-    rows = [row for key, run in store.keyed_runs() if key in keys for row in run.history.rows]
+    runs = [run.history.rows for key, run in Store(directory).keyed_runs() if key in keys]
     path = directory / TIMES
-    write_text(path, "".join(f"{seconds:.6f}\n" for seconds in usual_seconds(rows, clients)))
+    write_text(path, "".join(f"{seconds:.6f}\n" for seconds in usual_seconds(runs, clients)))
     return path
 
 
-def usual_seconds(rows: Sequence[Row], clients: int) -> FloatArray:
-    """Return the median of the seconds that each client took; the median of those if it has none.
+def usual_seconds(runs: Sequence[Sequence[Row]], clients: int) -> FloatArray:
+    """Return the median over runs of the median that a client took in each.
 
-    >>> from fedpace.rounds.history import Row
-    >>> usual_seconds([], 0)
-    array([], dtype=float64)
+    So a run of full participation, in which all devices compute at once and which has most rounds
+    of each client, counts for no more than any other. A client that never answered gets the
+    median of the others.
     """
-    seconds: list[list[float]] = [[] for _ in range(clients)]
-    for row in rows:
-        for client, took in zip(row.clients.tolist(), row.client_seconds.tolist(), strict=True):
-            seconds[client].append(took)
-    medians = np.array([np.median(each) if each else np.nan for each in seconds], dtype=np.float64)
-    seen = np.isfinite(medians)
-    medians[~seen] = np.median(medians[seen]) if seen.any() else 1.0
-    return medians
+    medians = np.full((len(runs), clients), np.nan)
+    for index, rows in enumerate(runs):
+        drawn = np.concatenate([row.clients for row in rows])
+        seconds = np.concatenate([row.client_seconds for row in rows])
+        for client in np.unique(drawn).tolist():
+            medians[index, client] = np.median(seconds[drawn == client])
+    return _filled(np.array([_median(column) for column in medians.T]))
+
+
+def _median(values: FloatArray) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if known.size else math.nan
+
+
+def _filled(times: FloatArray) -> FloatArray:
+    return np.where(np.isfinite(times), times, _median(times))
 
 
 def _devices(

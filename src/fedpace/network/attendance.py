@@ -9,7 +9,7 @@ from collections.abc import Callable
 from fedpace.errors import InputError, TooFewClientsError, listed
 from fedpace.network.server import DeviceServer
 
-# Seconds that everyone is given to join before training begins with those who are there.
+# Seconds that everyone is given to join, or to come back, before training begins without.
 GRACE = 30.0
 # Seconds between messages about what is waited for.
 REMINDER = 10.0
@@ -27,7 +27,7 @@ class Attendance:
     least : int ≥ 1, optional
         So many are enough; None: half of them, rounded up.
     patience, grace : float ≥ 0
-        Seconds to wait for those, and for the others once those are there.
+        Seconds to wait for those, and for others since they left, or since the server began.
     say : callable of a str, optional
         Told what is waited for.
     """
@@ -54,9 +54,8 @@ class Attendance:
         start = reminded = time.monotonic()
         while len(free := self._server.free) < len(self._server.names):
             waited = time.monotonic() - start
-            if len(free) >= self._least and (
-                waited >= self._patience or (waited >= self._grace and not self._server.preparing)
-            ):
+            settled = not self._server.preparing and self._server.away_for(self._grace)
+            if len(free) >= self._least and (settled or waited >= self._patience):
                 return
             reminded = self._wait(free, len(self._server.names), waited, reminded)
 

@@ -46,7 +46,7 @@ class Devices:
     patience : float ≥ 0
         Seconds to wait for that many.
     grace : float ≥ 0
-        Seconds that the others are given to join, once `least` are there.
+        Seconds that `prepare` gives the others to join, or to come back.
     say : callable of a str, optional
         Told what is waited for.
 
@@ -81,8 +81,8 @@ class Devices:
     def prepare(self, job: dict[str, Any]) -> None:
         """Send the job to every device, and wait until all have answered with their counts.
 
-        Those who join later get it then. Once `least` are ready, the others are given `grace`
-        seconds to join; a device that has joined is waited for while it prepares. Those who are
+        Those who join later get it then. Once `least` are ready, whoever has been away for `grace`
+        seconds is not waited for; a device that has joined is, while it prepares. Those who are
         missing then count as if they held as many samples as the mean device.
 
         Raises

@@ -54,6 +54,7 @@ class Lobby:
     ) -> None:
         self.connections: dict[int, Connection] = {}
         self.late: list[Answer] = []
+        self.away_since = dict.fromkeys(range(len(names)), time.monotonic())
         self._names = names
         self._clients = {name: i for i, name in enumerate(names)}
         self._refuse = refuse
@@ -177,6 +178,7 @@ class Lobby:
         finally:
             connection.end(problem)
             if self.connections.get(client) is connection:
+                self.away_since[client] = time.monotonic()
                 del self.connections[client]
             self._changed()
 

@@ -81,13 +81,13 @@ class Screen:
         header, client = answer.frame.header, answer.client
         reason = "update"
         try:
-            update = self._border.update(answer.frame.floats, length=self._length)
+            update = self._border.update(client, answer.frame.floats, length=self._length)
             reason = "gradient norm"
             grad_norm = self._border.grad_norm(client, header.get("grad_norm"))
             reason = "loss"
             loss = self._border.loss(header.get("loss"))
             reason = "seconds"
-            computing = self._border.loss(header.get("computing_seconds"))
+            computing = _seconds(header.get("computing_seconds"))
         except BadReplyError as error:
             self._refuse(client, reason, str(error))
             return None
@@ -133,6 +133,12 @@ class Screen:
             return None
         self._held_out[client] = held_out
         return _Share(self._samples[client], loss, correct, held_out)
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise BadReplyError(f"the computing seconds are no finite number: {value!r:.40}")
+    return float(value)
 
 
 def _whole(value: object) -> int:

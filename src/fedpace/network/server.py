@@ -6,6 +6,7 @@ import asyncio
 import logging
 import ssl
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
@@ -101,6 +102,12 @@ class DeviceServer:
         """The clients that have the job, and have not answered it yet."""
         connections = self._lobby.connections.copy()
         return sorted(i for i, each in connections.items() if each.owes and not each.prepared)
+
+    def away_for(self, seconds: float) -> bool:
+        """Return whether all who are not connected have been away for so long, or never came."""
+        now, connections = time.monotonic(), self._lobby.connections.copy()
+        since = self._lobby.away_since.items()
+        return all(client in connections or now - left >= seconds for client, left in since)
 
     def give(
         self, job: dict[str, Any], *, floats: int, accept: Callable[[int, Frame], bool]

@@ -13,6 +13,10 @@ from fedpace.profile import FloatArray
 
 # An update so many times as long as is usual is no update. A diverging fleet grows by less a round.
 LONGEST_UPDATE = 100.0
+# Or so many times as long as the client's own first ones: where others have nothing left to learn,
+# one that has may move much further than they do. Its later ones do not count, or it could work its
+# way up.
+LONGEST_OF_ITS_OWN = 10.0
 # A reported gradient norm counts for at most so many times what the others report: whoever
 # inflates it is drawn more often, but not without end.
 LARGEST_NORM = 10.0
@@ -30,16 +34,17 @@ class Border:
     """Check what clients send, and learn what is usual as it comes.
 
     >>> border = Border()
-    >>> border.update(np.array([1.0, np.nan]), length=2)
+    >>> border.update(0, np.array([1.0, np.nan]), length=2)
     Traceback (most recent call last):
     fedpace.rounds.screening.BadReplyError: the update is not finite
     """
 
     def __init__(self) -> None:
         self._lengths: deque[float] = deque(maxlen=MEMORY)
+        self._first: dict[int, list[float]] = {}
         self._norms: dict[int, float] = {}
 
-    def update(self, values: NDArray[Any], *, length: int) -> FloatArray:
+    def update(self, client: int, values: NDArray[Any], *, length: int) -> FloatArray:
         """Return w_i − w in float64, or say why it is none."""
         if values.dtype not in (np.float32, np.float64):
             raise BadReplyError(f"the update has type {values.dtype}, not float32 or float64")
@@ -49,11 +54,21 @@ class Border:
         norm = float(np.linalg.norm(update))
         if not math.isfinite(norm):
             raise BadReplyError("the update is not finite")
-        usual = float(np.median(self._lengths)) if len(self._lengths) >= FEWEST else math.inf
-        if norm > LONGEST_UPDATE * usual > 0:
-            raise BadReplyError(f"the update is {norm / usual:.3g} times as long as usual")
+        if norm > self._longest(client):
+            raise BadReplyError(f"the update is far longer than usual: {norm:.3g}")
         self._lengths.append(norm)
+        first = self._first.setdefault(client, [])
+        if len(first) < FEWEST:
+            first.append(norm)
         return update
+
+    def _longest(self, client: int) -> float:
+        """Return how long an update of this client may be; ∞ as long as too little is known."""
+        if len(self._lengths) < FEWEST:
+            return math.inf
+        usual = LONGEST_UPDATE * float(np.median(self._lengths))
+        own = LONGEST_OF_ITS_OWN * float(np.median(self._first.get(client, [0.0])))
+        return max(usual, own) or math.inf  # a fleet that stood still may move again
 
     def grad_norm(self, client: int, value: object) -> float:
         """Return a reported gradient norm, at most ten times the median of the others."""

@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -294,12 +295,14 @@ def _located(path: list[str]) -> tuple[type[BaseModel], list[str]]:
     """Return the section of a field, and its path without the kind that Pydantic adds."""
     kinds: dict[str, type[BaseModel]] = {
         kind: section
-        for section in (SyntheticSection, ImagesSection)
+        for section in (SyntheticSection, ImagesSection, OwnSection)
         for kind in get_args(section.model_fields["kind"].annotation)
     }
     if path[:1] == ["data"] and len(path) > 1:
         return kinds[path[1]], [path[0], *path[2:]]
     section: Any = Study
     for part in path[:-1]:
-        section = section.model_fields[part].annotation
+        annotation = section.model_fields[part].annotation
+        # Of an optional section, the section.
+        section = next((each for each in get_args(annotation) if each is not NoneType), annotation)
     return section, path

@@ -1,0 +1,110 @@
+"""An authority that signs certificates: X.509, elliptic curves."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+# Clocks of small devices may lag behind.
+BACKDATED = datetime.timedelta(days=2)
+
+
+class Signed(NamedTuple):
+    """A certificate and the key that belongs to it."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    def pem(self) -> tuple[bytes, bytes]:
+        """Return certificate and key as the bytes of files."""
+        key = self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return self.certificate.public_bytes(Encoding.PEM), key
+
+
+def read_authority(certificate: bytes, key: bytes) -> Signed:
+    """Read an authority back from the bytes of its files; ValueError where they are none."""
+    private = load_pem_private_key(key, None)
+    if not isinstance(private, ec.EllipticCurvePrivateKey):
+        raise ValueError("it is of another kind")
+    return Signed(x509.load_pem_x509_certificate(certificate), private)
+
+
+def new_authority(days: int) -> Signed:
+    """Make an authority; its name is random, so that two are never taken for each other."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _named(f"fedpace authority {os.urandom(4).hex()}")
+    builder = _builder(name, name, key, days)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+    builder = builder.add_extension(_usage(signs=True), True)
+    return Signed(builder.sign(key, SHA256()), key)
+
+
+def new_certificate(name: str, hosts: Sequence[str], authority: Signed, days: int) -> Signed:
+    """Make a certificate of one name: with hosts a server's, which holds for these only."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    use = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
+    builder = _builder(_named(name), authority.certificate.subject, key, days)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
+    builder = builder.add_extension(_usage(signs=False), True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([use]), False)
+    builder = builder.add_extension(issuer, False)
+    if hosts:
+        names = x509.SubjectAlternativeName([_host(each) for each in hosts])
+        builder = builder.add_extension(names, False)
+    return Signed(builder.sign(authority.key, SHA256()), key)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+    )
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _host(text: str) -> x509.GeneralName:
+    with contextlib.suppress(ValueError):
+        return x509.IPAddress(ipaddress.ip_address(text))
+    return x509.DNSName(text)
