@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import NamedTuple, NoReturn
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedpace.flower.exchange import Clock
 
@@ -34,8 +34,7 @@ class MemoryGrid(Grid):
         partitions: Iterable[int],
         first_id: int = 1000,
     ) -> None:
-        # Messages can be made only in a process that Flower has given a task.
-        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+        _take_a_task()
         self.app, self.seconds = app, seconds
         # Ids that are in another order than the partitions.
         self.partitions = {first_id - partition: partition for partition in partitions}
@@ -111,3 +110,12 @@ class MemoryGrid(Grid):
     @property
     def run(self) -> NoReturn:
         raise NotImplementedError
+
+
+def _take_a_task() -> None:
+    """Make this a process that Flower has given a task: only such can make messages."""
+    try:
+        identity = import_module("flwr.supercore.task_identity").TaskIdentity
+    except ImportError:  # in older versions everyone can
+        return
+    identity.task_id = identity.run_id = identity.node_id = 1

@@ -10,15 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedpace.cli import main
 from fedpace.errors import InputError, TooFewClientsError
 from fedpace.flower import AdaptiveSampling, WarmUp
+from fedpace.flower.job import Job
 from fedpace.profile import FloatArray
 from fedpace.rounds.schedules import inverse
+from fedpace.sampling.design import Everyone
 from tests.flower import federation
 from tests.flower.federation import CLIENTS, DATA, as_record, as_vector, client_app, steady
 from tests.flower.memory_grid import MemoryGrid
@@ -80,6 +83,25 @@ def test_one_message_goes_to_each_distinct_client() -> None:
     for row, partitions in zip(strategy.history.rows[1:], asked, strict=True):
         assert row.clients.tolist() == partitions
         assert row.weights.sum() == pytest.approx(1.0)  # weighted sampling: m_i / K
+
+
+def test_an_update_counts_from_the_model_as_it_was_sent() -> None:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        metrics = MetricRecord({"num-examples": 1, "grad-norm": 1.0})
+        arrays = message.content.array_records["arrays"]
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    grid = MemoryGrid(app, lambda *_: 1.0, partitions=range(2))
+    job = Job(ArrayRecord([np.zeros(3, np.float32)]), 60.0, 1, ConfigRecord())
+    backend = strategy_on(grid, min_available_nodes=2)._opened(grid, job)
+    backend.present()
+    draw = Everyone([0.5, 0.5]).draw(np.random.default_rng(0))
+    # A tenth is no number of 32 bits; a client that does nothing still has an update of nothing.
+    reply = backend.run(np.full(3, 0.1), draw, round_index=0, learning_rate=0.1)
+    np.testing.assert_array_equal(reply.updates, np.zeros((2, 3)))
 
 
 def spoiled(reply: Message, client: int) -> None:

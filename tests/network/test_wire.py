@@ -79,6 +79,11 @@ def test_refuses_a_long_header_by_its_length_alone() -> None:
         received(b"\xff\xff\xff\xff")
 
 
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63)])
+def test_takes_integers_of_64_bits(number: int) -> None:
+    assert received(encoded("update", count=number)).header["count"] == number
+
+
 def test_refuses_integers_that_do_not_fit_a_float() -> None:
     text = b'{"kind":"update","dtype":"float32","floats":0,"loss":1' + b"0" * 400 + b"}"
     with pytest.raises(FrameError, match="no JSON"):

@@ -175,7 +175,7 @@ class _Bucket:
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > MOST_DIGITS:  # more would not even fit into a float
+    if len(digits.removeprefix("-")) > MOST_DIGITS:  # more would not even fit into a float
         raise ValueError
     return int(digits)
 

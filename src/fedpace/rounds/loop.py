@@ -89,7 +89,9 @@ def train(
             state, weights, missing = completed(state, draw, reply, n=backend.weights.size)
             row = row_of(phase, state, reply, weights, missing, expected)
             due = evaluate_every > 0 and state.round % evaluate_every == 0
-            if due or not reply.losses.size or stop.reason(row):
+            if rows and not reply.clients.size:  # the model is the same, and so is its loss
+                row = row._replace(loss=rows[-1].loss, accuracy=rows[-1].accuracy)
+            elif due or not reply.losses.size or stop.reason(row):
                 loss, accuracy = backend.evaluate(state.parameters)
                 row = row._replace(loss=loss, accuracy=accuracy)
         rows.append(row)

@@ -93,6 +93,12 @@ class Border:
 
 
 def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise BadReplyError(f"{name} is no finite number: {value!r:.40}")
-    return float(value)
+    try:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError
+        number = float(value)  # an integer of a thousand digits is none
+        if not math.isfinite(number):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise BadReplyError(f"{name} is no finite number: {value!r:.40}") from None
+    return number

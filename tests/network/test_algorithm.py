@@ -1,0 +1,57 @@
+"""The whole of Algorithm 2 on devices: pilots, measured norms and times, solve, go on."""
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+
+from fedpace.estimation.adaptive import Live, Pilots, run_adaptive
+from fedpace.network.server import DeviceServer
+from fedpace.rounds.checkpoint import Checkpoint
+from fedpace.rounds.schedules import inverse
+from fedpace.rounds.stopping import Stop
+from fedpace.sampling.design import WithReplacement
+from fedpace.sampling.schemes import SCHEMES
+from fedpace.seeds import Seeds
+from tests.network.fleet import SEED, N, joined, prepared, simulator
+
+SLOW = 3
+
+
+def test_learns_norms_and_times_from_devices_and_draws_the_slow_one_less(
+    server: DeviceServer, processes: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    seconds = [0.3 if client == SLOW else 0.0 for client in range(N)]
+    processes += [joined(server.address[1], client, seconds[client]) for client in range(N)]
+    outcome = run_adaptive(
+        prepared(server),
+        SCHEMES["optimal-max"],
+        k=2,
+        schedule=inverse(0.1),
+        stop=Stop(rounds=10),
+        seeds=Seeds(SEED),
+        pilots=Pilots((0.5,), 8),
+        live=Live(journal=Checkpoint(tmp_path / "run.npz", {}), evaluate_every=2, refresh=4),
+    )
+    assert outcome.state.ended == "rounds"
+    profile = outcome.profile
+    assert profile.times.argmax() == SLOW
+    assert profile.times[SLOW] >= 0.3
+    # The fleet's gradient norms, as the same pilots measure them in the simulator.
+    simulated = run_adaptive(
+        simulator(),
+        SCHEMES["optimal-max"],
+        k=2,
+        schedule=inverse(0.1),
+        stop=Stop(rounds=10),
+        seeds=Seeds(SEED),
+        pilots=Pilots((0.5,), 8),
+    )
+    np.testing.assert_allclose(profile.grad_norms, simulated.profile.grad_norms, rtol=0.3)
+    assert isinstance(outcome.design, WithReplacement)
+    blind = SCHEMES["statistical"](profile, 2)
+    assert isinstance(blind, WithReplacement)
+    assert outcome.design.q[SLOW] < blind.q[SLOW]
+    rows = [row for row in outcome.history.rows if row.phase == "train"]
+    assert all(np.isfinite(row.loss_estimate) for row in rows)
+    assert all(row.bytes_up.size == row.clients.size for row in rows)
