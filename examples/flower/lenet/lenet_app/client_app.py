@@ -29,7 +29,7 @@ def train(message: Message, context: Context) -> Message:
     config = message.content.config_records["config"]
     x, y = samples(int(context.node_config["partition-id"]))
     model = received(message)
-    optimiser = torch.optim.SGD(model.parameters(), lr=float(config["lr"]), momentum=0.9)
+    optimiser = torch.optim.SGD(model.parameters(), lr=float(config["lr"]))
     rng = torch.Generator().manual_seed(int(config["server-round"]))
     for _ in range(int(context.run_config["local-steps"])):
         batch = torch.randint(len(y), (16,), generator=rng)
