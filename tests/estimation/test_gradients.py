@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from fedpace.errors import InputError
 from fedpace.estimation.gradients import estimated_grad_norms
 from fedpace.rounds.history import Row
 
@@ -40,6 +39,10 @@ def test_rows_without_clients_add_nothing() -> None:
 
 
 @pytest.mark.parametrize("rows", [[], [row({})]])
-def test_refuses_when_nobody_reported(rows: list[Row]) -> None:
-    with pytest.raises(InputError, match=r"rows must hold a report .* got none; train a round"):
-        estimated_grad_norms(rows, 3)
+def test_all_count_alike_while_nobody_reported(rows: list[Row]) -> None:
+    np.testing.assert_array_equal(estimated_grad_norms(rows, 3), np.ones(3))
+
+
+def test_a_boastful_client_counts_for_ten_times_the_median() -> None:
+    norms = estimated_grad_norms([row({0: 1.0, 1: 2.0, 2: 1e30})], 3)
+    np.testing.assert_array_equal(norms, [1.0, 2.0, 20.0])

@@ -62,7 +62,7 @@ def test_a_fleet_that_has_converged_may_move_again() -> None:
 
 def test_a_client_that_always_moved_far_may_go_on_when_the_others_have_converged() -> None:
     border = Border()
-    for client in range(6):
+    for client in list(range(6)) * 5:
         border.update(client, FINE * (1 if client else 50), length=2)
     for _ in range(300):
         for client in range(1, 6):
@@ -72,11 +72,12 @@ def test_a_client_that_always_moved_far_may_go_on_when_the_others_have_converged
         border.update(1, FINE * 50, length=2)
 
 
-def test_a_client_cannot_work_its_way_up() -> None:
+@pytest.mark.parametrize("client", [0, 77])
+def test_a_client_cannot_work_its_way_up(client: int) -> None:
     border, longest = used(), 1.0
     for _ in range(20):
         try:
-            border.update(0, FINE * longest * 9, length=2)
+            border.update(client, FINE * longest * 9, length=2)
         except BadReplyError:
             break
         longest *= 9
@@ -103,10 +104,36 @@ def test_refuses_what_is_no_count(value: object) -> None:
 
 def test_takes_a_count_and_a_loss() -> None:
     assert Border().count(7) == 7
-    assert Border().loss(0.25) == 0.25
+    assert Border().loss(0, 0.25) == 0.25
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, "0", None, False])
 def test_refuses_what_is_no_loss(value: object) -> None:
     with pytest.raises(BadReplyError, match="loss"):
-        Border().loss(value)
+        Border().loss(0, value)
+
+
+def test_one_client_cannot_move_the_loss_far_from_what_the_others_report() -> None:
+    border = Border()
+    for client in range(6):
+        assert border.loss(client, 2.0 + client / 10) == 2.0 + client / 10
+    assert border.loss(6, 1e308) == pytest.approx(22.5)
+    assert border.loss(6, -1e6) == pytest.approx(0.225)
+    assert border.loss(0, 3.0) == 3.0
+
+
+def test_losses_that_may_be_negative_are_left_alone() -> None:
+    border = Border()
+    for client in range(6):
+        border.loss(client, -1.0)
+    assert border.loss(6, -500.0) == -500.0
+
+
+@pytest.mark.parametrize("value", [-1.0, math.nan, "1", None])
+def test_refuses_what_is_no_time(value: object) -> None:
+    with pytest.raises(BadReplyError, match="time"):
+        Border().seconds(value)
+
+
+def test_takes_a_time() -> None:
+    assert Border().seconds(1.5) == 1.5

@@ -259,7 +259,7 @@ def test_among_those_present_is_the_design_of_a_fleet_without_the_others(design:
 
 
 def test_among_twice_is_among_both() -> None:
-    design = WithReplacement([0.4, 0.3, 0.2, 0.1], 3, FOUR)
+    design = WithReplacement(FOUR, 3, FOUR)  # no weight rises, whoever is away
     twice = design.among(PRESENT).among(np.array([True, True, False, True]))
     once = design.among(np.array([True, False, False, True]))
     for seed in range(5):
@@ -285,3 +285,18 @@ def test_refuses_what_does_not_say_who_is_present(present: NDArray[np.bool_]) ->
 def test_refuses_to_draw_among_nobody() -> None:
     with pytest.raises(InputError, match="present must hold somebody"):
         Everyone(FOUR).among(np.zeros(4, bool))
+
+
+@settings(max_examples=60)
+@given(fleets(), st.integers(1, 5), st.integers(0, 2**32 - 1))
+def test_nobody_weighs_more_because_others_are_away(fleet: Fleet, k: int, seed: int) -> None:
+    n = fleet.weights.size
+    rng = np.random.default_rng(seed)
+    present = rng.random(n) < 0.5
+    present[rng.integers(n)] = True
+    q = rng.random(n) + 0.001
+    design = WithReplacement(q / q.sum(), k, fleet.weights)
+    among = design.among(present)
+    assert among.n == design.n == n
+    # A single client that is left weighs 1/K however it is drawn.
+    assert among.largest_weight <= max(design.largest_weight, 1 / k) * (1 + 1e-9)

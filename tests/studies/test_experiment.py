@@ -7,6 +7,7 @@ from fedpace.devices.round_times import Steady, Varying
 from fedpace.errors import InputError
 from fedpace.estimation.adaptive import Outcome
 from fedpace.estimation.gradients import estimated_grad_norms
+from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import Everyone, Published, WithReplacement
 from fedpace.sampling.schemes import SCHEMES, VARIANTS
@@ -16,6 +17,7 @@ from fedpace.studies.experiment import (
     measured_profile,
     parsed_schedule,
     run_one,
+    run_with,
     simulator,
 )
 from fedpace.studies.study import Study, load_study
@@ -182,3 +184,17 @@ def test_schedules_are_read_from_text(text: str, rates: list[float]) -> None:
 def test_schedules_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"schedule must be inverse:RATE, .* got '.*'; write"):
         parsed_schedule(text)
+
+
+def test_an_oracle_is_refused_where_times_are_measured() -> None:
+    study = load_study("simulation-1", ["sampling.oracle=true"])
+
+    class Measured(Simulator):
+        @property
+        def usual_times(self) -> None:  # type: ignore[override]
+            return None
+
+    known = simulator(study, 0)
+    backend = Measured(known.data, known.model, known.times, known.seeds)
+    with pytest.raises(InputError, match=r"sampling.oracle must be false"):
+        run_with(backend, study, "optimal-mean", 0)

@@ -102,18 +102,18 @@ def run_known(
     """
     state, first = start(backend, journal=live.journal)
     rows = [first]
-    state, design, known = _train_on(
+    # Sample counts may become known as replies come in, and clients may join: then every round.
+    refresh = 1 if profile is None and live.refresh is not None else live.refresh
+    live = replace(live, refresh=refresh)
+    way = _Way(k, schedule, stop, max_weight, live, timed=profile is not None)
+    state, design, known = _trained(
         backend,
         rows,
         state,
-        lambda _: blank_profile(backend) if profile is None else profile,
+        way,
         scheme,
-        k=k,
-        schedule=schedule,
-        stop=stop,
-        rng=seeds.stream("draw"),
-        max_weight=max_weight,
-        live=live,
+        lambda _: blank_profile(backend) if profile is None else profile,
+        seeds.stream("draw"),
     )
     return Outcome(History(rows), state, design, known)
 
@@ -138,10 +138,11 @@ def run_adaptive(
     norms come from both pilots, and so do times where the backend does not know them. A given
     `c_over_s0` is used instead of the estimate of c.
     """
+    way = _Way(k, schedule, stop, max_weight, live)
     if isinstance(pilots, WarmUp):
-        rows, ends = _warm_up(backend, k, schedule, stop, seeds, pilots, live)
+        rows, ends = _warm_up(backend, way, seeds, pilots)
     else:
-        rows, ends = _pilots(backend, k, schedule, stop, seeds, pilots, live)
+        rows, ends = _pilots(backend, way, seeds, pilots)
     if all(end.ended == "diverged" for end, _ in ends):
         blank = blank_profile(backend)
         state = ends[0][0]._replace(seconds=rows[-1].seconds)
@@ -152,123 +153,125 @@ def run_adaptive(
     pilot_value = None if c_over_s0 is not None or ratio is None else ratio.value
     state, last = min(ends, key=lambda end: _or_infinity(end[1].loss))
     reason = stop.reason(last._replace(seconds=rows[-1].seconds))
-    state = state._replace(seconds=rows[-1].seconds, ended=reason or "")
-    state, design, profile = _train_on(
+    latest = ends[-1][0]  # who answers was learned in both
+    state = State(
+        state.parameters, state.round, latest.seconds, reason or "", latest.asked, latest.answered
+    )
+    state, design, profile = _trained(
         backend,
         rows,
         state,
-        lambda rows: known_so_far(backend, rows, c_over_s0, pilot_value),
+        way,
         scheme,
-        k=k,
-        schedule=schedule,
-        stop=stop,
-        rng=seeds.stream("draw"),
-        max_weight=max_weight,
-        live=live,
+        lambda rows: known_so_far(backend, rows, c_over_s0, pilot_value),
+        seeds.stream("draw"),
     )
     return Outcome(History(rows), state, design, profile, ratio)
 
 
-def _train_on(
+class _Way(NamedTuple):
+    """How to train, whoever is drawn; `timed` says whether the profile's times mean anything."""
+
+    k: int
+    schedule: Schedule
+    stop: Stop
+    max_weight: float | None
+    live: Live
+    timed: bool = True
+
+
+def _trained(
     backend: Backend,
     rows: list[Row],
     state: State,
-    profile: Callable[[Sequence[Row]], Profile],
+    way: _Way,
     scheme: Scheme,
-    *,
-    k: int,
-    schedule: Schedule,
-    stop: Stop,
+    profile: Callable[[Sequence[Row]], Profile],
     rng: np.random.Generator,
-    max_weight: float | None,
-    live: Live,
+    phase: str = "train",
 ) -> tuple[State, Design, Profile]:
-    """Solve and train, again and again where `live.refresh` says so; rows are added to `rows`."""
-    first = state.round
+    """Solve and train until the phase ends; rows are added to `rows`.
+
+    It is solved for again after every so many rounds where `live.refresh` says so, and when nobody
+    is left of those whom the design knows.
+    """
+    begin, stop, refresh = state.round, way.stop, way.live.refresh
     while True:
-        # Solved for as of the last refresh, so that an interruption in between changes nothing.
-        solved = (
-            first if live.refresh is None else state.round - (state.round - first) % live.refresh
-        )
-        known = profile([row for row in rows if row.phase != "train" or row.round <= solved])
-        design = scheme(known, k, max_weight=max_weight)
+        # As of the last refresh: an interruption since then changes nothing but sample counts.
+        solved = begin if refresh is None else state.round - (state.round - begin) % refresh
+        known = profile([row for row in rows if row.phase != phase or row.round <= solved])
+        design = scheme(known, way.k, max_weight=way.max_weight)
         if state.ended:
             return state, design, known
         until = stop
-        if live.refresh is not None:
-            again = solved + live.refresh
+        if refresh is not None:
+            again = solved + refresh
             until = replace(stop, rounds=again if stop.rounds is None else min(again, stop.rounds))
         state, more = train(
             backend,
             design,
             state,
-            schedule=schedule,
+            schedule=way.schedule,
             stop=until,
             rng=rng,
-            journal=live.journal,
-            evaluate_every=live.evaluate_every,
-            times=known.times,
+            phase=phase,
+            journal=way.live.journal,
+            evaluate_every=way.live.evaluate_every,
+            times=known.times if way.timed else None,
         )
         rows += more
-        state = state._replace(ended=stop.reason(rows[-1]) or "")
+        state = state._replace(ended=(stop.reason(rows[-1]) or "") if more else "")
 
 
 def _pilots(
-    backend: Backend,
-    k: int,
-    schedule: Schedule,
-    stop: Stop,
-    seeds: Seeds,
-    pilots: Pilots,
-    live: Live,
+    backend: Backend, way: _Way, seeds: Seeds, pilots: Pilots
 ) -> tuple[list[Row], list[tuple[State, Row]]]:
     """Run both pilots from the initial model; return all rows, and how each pilot ended."""
-    state, first = start(backend, "pilot-uniform", live.journal)
+    state, first = start(backend, "pilot-uniform", way.live.journal)
     initial = state.parameters
     rows: list[Row] = [first]
     ends: list[tuple[State, Row]] = []
-    until = Stop(loss=min(pilots.thresholds), rounds=pilots.rounds, seconds=stop.seconds)
+    lowest = min(pilots.thresholds)
+    until = replace(way.stop, loss=lowest, accuracy=None, rounds=pilots.rounds)
     for index, name in enumerate(("uniform", "weighted")):
-        state, more = train(
+        state, _, _ = _trained(
             backend,
-            SCHEMES[name](blank_profile(backend), k),
-            state._replace(parameters=initial, round=0),
-            schedule=schedule,
-            stop=until,
-            rng=seeds.stream("pilot-draw", index),
-            phase=f"pilot-{name}",
-            journal=live.journal,
-            evaluate_every=live.evaluate_every,
+            rows,
+            state._replace(parameters=initial, round=0, ended=""),
+            _blank_way(way, until),
+            SCHEMES[name],
+            lambda _: blank_profile(backend),
+            seeds.stream("pilot-draw", index),
+            f"pilot-{name}",
         )
-        rows += more
-        ends.append((state, more[-1]))
+        ends.append((state, rows[-1]))
     return rows, ends
 
 
 def _warm_up(
-    backend: Backend,
-    k: int,
-    schedule: Schedule,
-    stop: Stop,
-    seeds: Seeds,
-    pilot: WarmUp,
-    live: Live,
+    backend: Backend, way: _Way, seeds: Seeds, pilot: WarmUp
 ) -> tuple[list[Row], list[tuple[State, Row]]]:
     """Train the first rounds with weighted sampling; return all rows, and how they ended."""
-    state, first = start(backend, "warm-up", live.journal)
-    rounds = pilot.rounds if stop.rounds is None else min(pilot.rounds, stop.rounds)
-    state, rows = train(
+    state, first = start(backend, "warm-up", way.live.journal)
+    rows = [first]
+    rounds = pilot.rounds if way.stop.rounds is None else min(pilot.rounds, way.stop.rounds)
+    state, _, _ = _trained(
         backend,
-        SCHEMES["weighted"](blank_profile(backend), k),
+        rows,
         state,
-        schedule=schedule,
-        stop=replace(stop, rounds=rounds),
-        rng=seeds.stream("pilot-draw", 1),
-        phase="warm-up",
-        journal=live.journal,
-        evaluate_every=live.evaluate_every,
+        _blank_way(way, replace(way.stop, rounds=rounds)),
+        SCHEMES["weighted"],
+        lambda _: blank_profile(backend),
+        seeds.stream("pilot-draw", 1),
+        "warm-up",
     )
-    return [first, *rows], [(state, rows[-1])]
+    return rows, [(state, rows[-1])]
+
+
+def _blank_way(way: _Way, stop: Stop) -> _Way:
+    """Return how to train before anything is known but sample counts, as far as they are."""
+    refresh = None if way.live.refresh is None else 1
+    return way._replace(stop=stop, live=replace(way.live, refresh=refresh), timed=False)
 
 
 def blank_profile(backend: Backend) -> Profile:
@@ -301,7 +304,7 @@ def _or_infinity(loss: float) -> float:
 
 def _estimated_ratio(rows: list[Row], pilots: Pilots, profile: Profile) -> RatioEstimate:
     losses = {
-        name: [rows[0].loss, *(row.loss for row in rows[1:] if row.phase == name)]
+        name: _filled([rows[0].loss, *(row.loss for row in rows[1:] if row.phase == name)])
         for name in ("pilot-uniform", "pilot-weighted")
     }
     return estimate_ratio(
@@ -311,3 +314,16 @@ def _estimated_ratio(rows: list[Row], pilots: Pilots, profile: Profile) -> Ratio
         profile.weights,
         profile.grad_norms,
     )
+
+
+def _filled(losses: list[float]) -> list[float]:
+    """Draw a line between the rounds whose loss is known; beyond the last there is nothing.
+
+    >>> _filled([3.0, math.nan, 1.0, math.nan])
+    [3.0, 2.0, 1.0]
+    """
+    known = np.flatnonzero(np.isfinite(losses))
+    if not known.size:
+        return []
+    filled = np.interp(np.arange(known[-1] + 1), known, np.array(losses)[known])
+    return filled.tolist()  # type: ignore[no-any-return]

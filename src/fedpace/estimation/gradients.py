@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from fedpace.errors import InputError
 from fedpace.profile import FloatArray
 from fedpace.rounds.history import Row
 from fedpace.rounds.screening import LARGEST_NORM
@@ -17,8 +16,9 @@ OPTIMISTIC_QUANTILE = 0.9
 def estimated_grad_norms(rows: Iterable[Row], n: int) -> FloatArray:
     """Return G_i, the root mean square of the norms that client i reported.
 
-    A client without a report gets the 0.9 quantile of the others; more than ten times the median is
-    cut to that, so that nobody buys draws without end by reporting a large norm.
+    A client without a report gets the 0.9 quantile of the others, or 1 if nobody reported. More than
+    ten times the median is cut to that, so that nobody buys draws without end by reporting a large
+    norm.
 
     Differs from the paper's published code, which takes the largest full-batch norm at the global
     model: a maximum grows with the number of rounds in which a client happened to be drawn.
@@ -30,7 +30,7 @@ def estimated_grad_norms(rows: Iterable[Row], n: int) -> FloatArray:
         count[row.clients[fine]] += 1
     seen = count > 0
     if not seen.any():
-        raise InputError("rows must hold a report of at least one client, got none; train a round")
+        return np.ones(n)
     norms = np.sqrt(total / np.maximum(count, 1))
     norms[seen] = np.minimum(norms[seen], LARGEST_NORM * np.median(norms[seen]))
     norms[~seen] = np.quantile(norms[seen], OPTIMISTIC_QUANTILE)

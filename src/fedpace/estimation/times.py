@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from fedpace.errors import InputError
 from fedpace.profile import FloatArray
 from fedpace.rounds.history import Row
 
@@ -21,7 +20,7 @@ def estimated_times(rows: Iterable[Row], n: int) -> FloatArray:
 
     The first few count alike: t is the plain mean of up to five. A reply that never came counts as
     the whole round that was waited for it. A client without any gets the 0.1 quantile of the
-    others.
+    others, or 1 if nobody has one.
     """
     times, count = np.zeros(n), np.zeros(n)
     for row in rows:
@@ -32,6 +31,6 @@ def estimated_times(rows: Iterable[Row], n: int) -> FloatArray:
         times[clients] += np.maximum(LATEST, 1 / count[clients]) * (seconds - times[clients])
     seen = (count > 0) & (times > 0)
     if not seen.any():
-        raise InputError("rows must hold the time of at least one client, got none; train a round")
+        return np.ones(n)
     times[~seen] = np.quantile(times[seen], OPTIMISTIC_QUANTILE)
     return times

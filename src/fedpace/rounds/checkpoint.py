@@ -35,11 +35,17 @@ class Checkpoint:
         The file; it is read if it is there.
     about : dict of JSON values
         What the run is; a file of another run is refused.
+
+    Attributes
+    ----------
+    notes : dict of JSON values
+        What else is to be remembered of the run; written with the next round.
     """
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path = path
         self.about = about
+        self.notes: dict[str, Any] = {}
         self._phases: dict[str, _Phase] = {}
         if path.exists():
             self._read()
@@ -85,7 +91,7 @@ class Checkpoint:
             f"rows-{i}": np.frombuffer("\n".join(phase.lines).encode(), dtype=np.uint8)
             for i, phase in enumerate(self._phases.values())
         }
-        about = np.array(json.dumps({"about": self.about, "phases": phases}))
+        about = np.array(json.dumps({"about": self.about, "notes": self.notes, "phases": phases}))
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, about=about, **arrays, **rows)
         write_through(self.path, buffer.getvalue())
@@ -95,6 +101,7 @@ class Checkpoint:
             # From memory: of a file that is none, np.load would leave the handle open.
             with np.load(io.BytesIO(self.path.read_bytes()), allow_pickle=False) as file:
                 about = json.loads(str(file["about"]))
+                self.notes = about["notes"]
                 for i, entry in enumerate(about["phases"]):
                     arrays = {name: file[f"{name}-{i}"] for name in ARRAYS}
                     state = State(

@@ -47,6 +47,11 @@ class Row(NamedTuple):
     refused: IntArray = NOBODY
 
     @property
+    def evaluated(self) -> bool:
+        """Whether `loss` was evaluated on all clients, and is not the estimate."""
+        return self.loss != self.loss_estimate
+
+    @property
     def grad_spread(self) -> float:
         """Largest over smallest gradient norm measured in this round; NaN without clients."""
         if self.grad_norms.size == 0 or self.grad_norms.min() <= 0:

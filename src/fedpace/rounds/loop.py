@@ -18,6 +18,8 @@ from fedpace.sampling.design import Design, Draw
 
 # So rarely does even the worst client answer: its updates weigh at most five times as much.
 LEAST_CHANCE = 0.2
+# Why training ends if nobody whom the design knows is there: it wants another design.
+NOBODY_LEFT = "nobody left"
 EMPTY = (NOBODY, np.empty(0), np.empty(0), np.empty(0))
 
 
@@ -52,7 +54,8 @@ def train(
     """Draw, run, aggregate, record, until `stop` says so [Luo22, Alg. 1].
 
     The clock advances by the slowest drawn client of each round. The loop knows no policy: what
-    to draw from is the design, and changing it means calling `train` again with another.
+    to draw from is the design, and changing it means calling `train` again with another. Where
+    everyone present came later than the design, training ends with "nobody left", as it stands.
 
     Parameters
     ----------
@@ -80,6 +83,8 @@ def train(
                 return state._replace(ended=reason), rows
     while True:
         draw = drawn(backend, design, rng)
+        if draw is None:
+            return state._replace(ended=NOBODY_LEFT), rows
         index = state.round
         # A diverging run leaves float64; its loss says so, and `stop` ends it.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -89,7 +94,7 @@ def train(
             state, weights, missing = completed(state, draw, reply, n=backend.weights.size)
             row = row_of(phase, state, reply, weights, missing, expected)
             due = evaluate_every > 0 and state.round % evaluate_every == 0
-            if rows and not reply.clients.size:  # the model is the same, and so is its loss
+            if rows and rows[-1].evaluated and not reply.clients.size:  # the same model
                 row = row._replace(loss=rows[-1].loss, accuracy=rows[-1].accuracy)
             elif due or not reply.losses.size or stop.reason(row):
                 loss, accuracy = backend.evaluate(state.parameters)
@@ -103,11 +108,13 @@ def train(
             return state, rows
 
 
-def drawn(backend: Backend, design: Design, rng: np.random.Generator) -> Draw:
-    """Draw among those who are present."""
+def drawn(backend: Backend, design: Design, rng: np.random.Generator) -> Draw | None:
+    """Draw among those who are present; None if all of them came later than the design."""
     present = backend.present()
     if present is None or present.all():
         return design.draw(rng)
+    if not present[: design.n].any():
+        return None
     return design.among(present).draw(rng)
 
 

@@ -20,6 +20,9 @@ LONGEST_OF_ITS_OWN = 10.0
 # A reported gradient norm counts for at most so many times what the others report: whoever
 # inflates it is drawn more often, but not without end.
 LARGEST_NORM = 10.0
+# A reported loss counts for at most so many times what the others report, and at least for that
+# part of it: one client alone shall not end a run.
+WIDEST_LOSS = 10.0
 # So many replies tell what is usual.
 FEWEST = 5
 # The latest so many are remembered.
@@ -43,6 +46,7 @@ class Border:
         self._lengths: deque[float] = deque(maxlen=MEMORY)
         self._first: dict[int, list[float]] = {}
         self._norms: dict[int, float] = {}
+        self._losses: dict[int, float] = {}
 
     def update(self, client: int, values: NDArray[Any], *, length: int) -> FloatArray:
         """Return w_i − w in float64, or say why it is none."""
@@ -67,7 +71,8 @@ class Border:
         if len(self._lengths) < FEWEST:
             return math.inf
         usual = LONGEST_UPDATE * float(np.median(self._lengths))
-        own = LONGEST_OF_ITS_OWN * float(np.median(self._first.get(client, [0.0])))
+        first = self._first.get(client, [])
+        own = LONGEST_OF_ITS_OWN * float(np.median(first)) if len(first) == FEWEST else 0.0
         return max(usual, own) or math.inf  # a fleet that stood still may move again
 
     def grad_norm(self, client: int, value: object) -> float:
@@ -81,15 +86,27 @@ class Border:
         self._norms[client] = norm
         return norm
 
+    def seconds(self, value: object) -> float:
+        """Return a reported duration."""
+        seconds = _number("the time", value)
+        if seconds < 0:
+            raise BadReplyError(f"the time is negative: {seconds:g}")
+        return seconds
+
     def count(self, value: object) -> int:
         """Return a number of samples."""
         if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**53:
             raise BadReplyError(f"the number of samples is no positive integer: {value!r:.40}")
         return value
 
-    def loss(self, value: object) -> float:
-        """Return a reported loss."""
-        return _number("the loss", value)
+    def loss(self, client: int, value: object) -> float:
+        """Return a reported loss, between a tenth and ten times the median of the others'."""
+        loss = _number("the loss", value)
+        others = [each for other, each in self._losses.items() if other != client]
+        if len(others) >= FEWEST and (usual := float(np.median(others))) > 0:
+            loss = min(max(loss, usual / WIDEST_LOSS), usual * WIDEST_LOSS)
+        self._losses[client] = loss
+        return loss
 
 
 def _number(name: str, value: object) -> float:

@@ -58,6 +58,10 @@ class Design(Protocol):
         """
 
     @property
+    def n(self) -> int:
+        """The number of clients that it knows, present or not."""
+
+    @property
     def largest_weight(self) -> float:
         """The largest weight that a single draw can give one client's update."""
 
@@ -91,7 +95,12 @@ class Everyone:
     def among(self, present: NDArray[np.bool_]) -> Design:
         """Return everyone who is present."""
         clients = _those(present, self.weights)
-        return Among(Everyone(_divided(self.weights[clients])), clients)
+        return Among(Everyone(_divided(self.weights[clients])), clients, self.n)
+
+    @property
+    def n(self) -> int:
+        """The number of clients."""
+        return self.weights.size
 
     @property
     def largest_weight(self) -> float:
@@ -164,10 +173,24 @@ class WithReplacement:
         return variance_term(self.q, profile.weights, profile.grad_norms)
 
     def among(self, present: NDArray[np.bool_]) -> Design:
-        """Return K draws from q restricted to those present."""
+        """Return K draws from q restricted to those present.
+
+        Where the others took more of the data with them than of the draws, a weight may come out
+        larger than any that the whole fleet has; q is then raised to what keeps that cap.
+        """
         clients = _those(present, self.weights)
         q, weights = _divided(self.q[clients]), _divided(self.weights[clients])
-        return Among(WithReplacement(q, self.k, weights), clients)
+        least = weights / max(self.k * self.largest_weight, 1.0)
+        if (q < least).any():
+            spare = np.maximum(q - least, 0.0)
+            q = least + (1 - least.sum()) * spare / max(float(spare.sum()), np.finfo(float).tiny)
+            q = _divided(q)
+        return Among(WithReplacement(q, self.k, weights), clients, self.n)
+
+    @property
+    def n(self) -> int:
+        """The number of clients."""
+        return self.weights.size
 
     @property
     def largest_weight(self) -> float:
@@ -220,7 +243,12 @@ class Published:
     def among(self, present: NDArray[np.bool_]) -> Design:
         """Return K distinct clients of those present."""
         clients = _those(present, self.weights)
-        return Among(Published(self.k, _divided(self.weights[clients])), clients)
+        return Among(Published(self.k, _divided(self.weights[clients])), clients, self.n)
+
+    @property
+    def n(self) -> int:
+        """The number of clients."""
+        return self.weights.size
 
     @property
     def largest_weight(self) -> float:
@@ -234,6 +262,7 @@ class Among:
 
     design: Design
     clients: IntArray
+    n: int
 
     def draw(self, rng: np.random.Generator) -> Draw:
         """Draw as the inner design does."""
@@ -254,7 +283,7 @@ class Among:
         """Return the inner design among those who are also present here."""
         inner = self.design.among(present[self.clients])
         assert isinstance(inner, Among)
-        return Among(inner.design, self.clients[inner.clients])
+        return Among(inner.design, self.clients[inner.clients], self.n)
 
     @property
     def largest_weight(self) -> float:

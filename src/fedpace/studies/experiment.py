@@ -53,6 +53,11 @@ def run_with(
     """Run one scheme with one seed on the backend at hand."""
     function = known_scheme(scheme)
     seeds = Seeds(seed)
+    if study.sampling.oracle and backend.usual_times is None:
+        raise InputError(
+            "sampling.oracle must be false where times are measured: nobody knows them before; "
+            "set sampling.oracle=false"
+        )
     if scheme in WITHOUT_PILOTS or study.sampling.oracle:
         return run_known(
             backend,
