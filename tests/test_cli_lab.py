@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import re
+import signal
+import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.lab.labs import lab, lab_name, write_setup
+from fedpace.cli_lab import _print_calibration
+from fedpace.lab.calibration import Calibrated, Measured
+from fedpace.lab.own_shard import OwnShard
+from fedpace.network.device import serve
+from fedpace.network.server import DeviceServer
+from fedpace.rounds.local import LocalTrainer
+from tests.lab.labs import begin, finished, lab, lab_name, write_setup
+from tests.lab.test_state import LAB
+from tests.network.fleet import until
+from tests.network.test_restarts import free_port
 
 COMMANDS = ("up", "status", "run", "down", "certs", "join")
 
@@ -118,6 +132,35 @@ def test_run_without_devices_waits_and_then_stops_with_its_state_saved(tmp_path:
     assert "at least 2 devices must be there, got 0 after 0.5 s" in done.stderr
 
 
+def test_devices_stay_when_a_run_with_goodbye_is_interrupted(tmp_path: Path) -> None:
+    port, asked = free_port(), threading.Event()
+
+    def prepare(job: dict[str, Any]) -> LocalTrainer:
+        asked.set()
+        return OwnShard("device-00")(job)
+
+    device = threading.Thread(target=serve, args=("127.0.0.1", port, "device-00", prepare))
+    device.start()
+    listen = ("--listen", f"127.0.0.1:{port}", "--devices", 4, "--goodbye")
+    run = begin("run", write_setup(tmp_path), "--out", tmp_path / "runs", *listen)
+    assert asked.wait(60)
+    run.send_signal(signal.SIGINT)
+    assert finished(run).returncode == 130
+    # It waits for the next server, and goes when that one is done.
+    with DeviceServer(["device-00"], port=port) as server:
+        until(lambda: server.connected == [0])
+    device.join()
+
+
+def test_a_lab_of_which_no_device_answers_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    nothing = np.full(LAB.devices, np.nan)
+    found = Calibrated(np.ones(LAB.devices), Measured(nothing, nothing))
+    _print_calibration(replace(LAB, measured=nothing.tolist()), found)
+    said = capsys.readouterr()
+    assert "Asked against measured: no device answered." in said.out
+    assert "these did not answer: device-00, device-01" in said.err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -142,6 +185,9 @@ def test_certificates_are_made_for_a_number_of_devices_and_added_to(tmp_path: Pa
     }
     again = lab("certs", "--out", out, "--devices", 3, "--server", "10.0.0.1")
     assert "1 certificates made, 3 were there" in again.stdout
+    moved = lab("certs", "--out", out, "--devices", 3, "--server", "10.0.0.2")
+    assert "1 certificates made, 3 were there" in moved.stdout
+    assert "server: made anew, because it did not hold for 10.0.0.2; bring it" in moved.stdout
 
 
 def test_certificates_need_a_server(tmp_path: Path) -> None:

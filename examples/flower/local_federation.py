@@ -3,7 +3,11 @@
     python local_federation.py logistic --nodes 4 --delays 0.2 0.5 2 5 --config rounds=10
 
 starts them, runs the app of a folder on them, prints its log, and ends all of it. Each SuperNode
-takes some 200 MB, and every message starts a process: ten of them are the most for two cores.
+takes some 200 MB, and every message starts a process: ten of them are the most for two cores. The
+app's `history` and `checkpoint` are written where this is called from.
+
+Needs `pip install 'fedpace[flower,torch]' 'flwr[simulation]'`: PyTorch for lenet, the simulation
+for --simulated.
 """
 
 from __future__ import annotations
@@ -13,7 +17,6 @@ import contextlib
 import datetime
 import ipaddress
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -31,6 +34,8 @@ from cryptography.x509.oid import NameOID
 
 MOST_NODES = 10
 PATIENCE = 90.0
+# Settings of the apps that are files.
+FILES = ("checkpoint", "history")
 # No reports of use, no look for new versions, and no new environment at every start.
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -186,9 +191,22 @@ def _program(name: str) -> str:
 
 
 def _quoted(setting: str) -> str:
-    """Return a setting as TOML: words in quotes, numbers as they are."""
+    """Return a setting as TOML: words in quotes, numbers and truth values without.
+
+    >>> _quoted("learning-rate=1e-3"), _quoted("scheme=uniform")
+    ('learning-rate=0.001', 'scheme="uniform"')
+    """
     name, _, value = setting.partition("=")
-    return setting if re.fullmatch(r"-?[\d.]+|true|false", value) else f'{name}="{value}"'
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            return f"{name}={number(value)!r}"
+    return setting if value in ("true", "false") else f'{name}="{value}"'
+
+
+def _from_here(setting: str) -> str:
+    """Return a setting with its file as seen from here: the app runs in another folder."""
+    name, _, value = setting.partition("=")
+    return f"{name}={Path(value).absolute()}" if name in FILES and value else setting
 
 
 def _free_port() -> int:
@@ -283,7 +301,8 @@ def main() -> None:
         for partition in range(0 if simulated else options.nodes):
             delay = dict(enumerate(options.delays)).get(partition, 0.0)
             federation.start_node(partition, delay=delay)
-        run = federation.submit(app, [*options.config, f"nodes={options.nodes}"])
+        config = [*map(_from_here, options.config), f"nodes={options.nodes}"]
+        run = federation.submit(app, config)
         assert run.stdout is not None
         for line in run.stdout:
             print(line, end="", flush=True)

@@ -192,8 +192,12 @@ def certs_command(
     ],
     days: Annotated[int, typer.Option(help="How long they are valid.")] = 825,
 ) -> None:
-    """Make an authority, and certificates of the server and of every device."""
-    from fedpace.lab.certs import make_certificates
+    """Make an authority, and certificates of the server and of every device.
+
+    Certificates that are there stay, but for those that expire within 30 days, that do not hold
+    for the --server, or that cannot be used.
+    """
+    from fedpace.lab.certs import AUTHORITY, make_certificates
     from fedpace.lab.names import parsed_devices
 
     positive_count("--days", days)
@@ -202,7 +206,11 @@ def certs_command(
     if not hosts:
         raise InputError(f"--server must be a name or an address, got '{server}'; see --help")
     signed = make_certificates(out, names, hosts, days=days)
-    print(f"{out}: {len(signed)} certificates made, {len(names) + 1 - len(signed)} were there")
+    count = len(signed.keys() - {AUTHORITY})
+    print(f"{out}: {count} certificates made, {len(names) + 1 - count} were there")
+    for name, why in signed.items():
+        if why:
+            print(f"{name}: made anew, because {why}; bring it to where it is used")
     print(
         "Give each device ca.pem and its own NAME.pem and NAME-key.pem, and the server ca.pem, "
         "server.pem and server-key.pem; ca-key.pem stays with you."
@@ -253,10 +261,12 @@ def _print_calibration(lab: Lab, found: Calibrated) -> None:
     _print_table({**_times(lab), "computing\nseconds": [f"{each:.4f}" for each in computing]})
     off = errors(np.array(lab.wanted), found.measured.seconds)
     how = "tc in namespaces" if lab.how == "namespaces" else "pacing inside the devices"
+    median = float(np.median(off)) if off.size else math.nan
+    compared = f"median error {100 * median:.1f} %, largest {100 * off.max(initial=0.0):.1f} %"
     print(
         f"Lab '{lab.name}' is up: {lab.devices} devices, {how}, server {lab.host}:{lab.port}, "
-        f"time scale {lab.time_scale:g}. Asked against measured: median error "
-        f"{100 * np.median(off):.1f} %, largest {100 * off.max():.1f} %."
+        f"time scale {lab.time_scale:g}. Asked against measured: "
+        f"{compared if off.size else 'no device answered'}."
     )
     pairs = zip(lab.device_names, computing, lab.wanted, strict=True)
     if slow := [device for device, computes, wanted in pairs if computes >= wanted]:
@@ -270,7 +280,7 @@ def _print_calibration(lab: Lab, found: Calibrated) -> None:
         if math.isnan(took)
     ]:
         _say(f"these did not answer: {listed(silent)}; see the logs in the lab's folder")
-    if np.median(off) > MEDIAN_ERROR:
+    if median > MEDIAN_ERROR:
         _say("times are further off than 10 %: is the machine busy with something else?")
 
 

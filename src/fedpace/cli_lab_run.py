@@ -96,7 +96,8 @@ def run_command(
         typer.Option(help="With --listen: the directory of ca.pem, server.pem, server-key.pem."),
     ] = None,
     goodbye: Annotated[
-        bool, typer.Option("--goodbye", help="Let the devices end when all runs are done.")
+        bool,
+        typer.Option("--goodbye", help="Let the devices end when all runs are done, not before."),
     ] = False,
 ) -> None:
     """Run a study on devices, and measure; interrupted, the same command goes on."""
@@ -111,9 +112,11 @@ def run_command(
     jobs = jobs_of(study, names, numbers)
     write_study(out, study, names, numbers)
     server = _server(place)
+    done = False
     try:
         with _shown(study) as (progress, say):
             run_on_devices(study, jobs, out, server, waiting=waiting, progress=progress, say=say)
+        done = True
     except KeyboardInterrupt:
         _say(interruption(Store(out), study, jobs))
         raise typer.Exit(INTERRUPTED) from None
@@ -122,7 +125,7 @@ def run_command(
         _say(interruption(Store(out), study, jobs))
         raise typer.Exit(FAILED) from None
     finally:
-        server.close(goodbye=goodbye)
+        server.close(goodbye=goodbye and done)  # the same command may go on with the devices
     _say_refusals(server)
     print_runs(Store(out), study, jobs)
     times = write_times(study, jobs, out, len(place.devices))

@@ -67,7 +67,7 @@ class Fleet:
             answered,
             np.full((m, 1), -0.1 + 0 * learning_rate * round_index),
             TIMES[answered],
-            1.0 + answered,
+            1.0 + answered.astype(np.float64),
             losses=losses,
             waited=7.0 if m < draw.clients.size else None,
         )
@@ -86,14 +86,11 @@ class Unmeasured(Stop):
 
 
 def adaptive(fleet: Fleet, *, rounds: int = 20, live: Live | None = None, **more: Any) -> Outcome:
-    return run_adaptive(
-        fleet,
-        SCHEMES["optimal-mean"],
-        **({
-            "k": 2, "schedule": constant(0.1), "stop": Stop(rounds=rounds), "seeds": Seeds(0),
-            "pilots": WarmUp(5), "live": live or Live(refresh=5),
-        } | more),
-    )  # fmt: skip
+    usual: dict[str, Any] = {
+        "k": 2, "schedule": constant(0.1), "stop": Stop(rounds=rounds), "seeds": Seeds(0),
+        "pilots": WarmUp(5), "live": live or Live(refresh=5),
+    }  # fmt: skip
+    return run_adaptive(fleet, SCHEMES["optimal-mean"], **usual | more)
 
 
 def rows_of(outcome: Outcome, phase: str) -> list[Row]:

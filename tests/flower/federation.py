@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -11,12 +12,14 @@ from flwr.clientapp import ClientApp
 from fedpace.data.shards import Split
 from fedpace.data.synthetic import synthetic
 from fedpace.devices.round_times import Steady
+from fedpace.flower import AdaptiveSampling, WarmUp
 from fedpace.flower.client import described
 from fedpace.models.logistic import Logistic
 from fedpace.profile import FloatArray
 from fedpace.rounds.local import LocalSteps, LocalTrainer
 from fedpace.rounds.simulator import Simulator
 from fedpace.seeds import Seeds
+from tests.flower.memory_grid import MemoryGrid
 
 CLIENTS, FEATURES, CLASSES = 12, 8, 3
 SEED = 7
@@ -106,3 +109,17 @@ def client_app(
 
 def steady(client: int, _: int) -> float:
     return float(TIMES[client])
+
+
+START = as_record(simulator().initial())
+
+
+def grid_with(**options: Any) -> MemoryGrid:
+    return MemoryGrid(client_app(**options), steady, partitions=range(CLIENTS))
+
+
+def strategy_on(grid: MemoryGrid, **settings: Any) -> AdaptiveSampling:
+    usual: dict[str, Any] = {
+        "pilots": WarmUp(5), "min_available_nodes": CLIENTS, "fraction_evaluate": 0.0,
+    }  # fmt: skip
+    return AdaptiveSampling(4, **(usual | settings), clock=grid.clock)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Context, Error, Message
 
 from fedpace.errors import InputError, TooFewClientsError
 from fedpace.flower.census import Census
@@ -34,6 +36,62 @@ def test_only_one_node_is_asked_where_clients_answer_no_queries() -> None:
     np.testing.assert_array_equal(census.fleet.weights, [0.25] * 4)
     census.present(grid, grid.clock)
     assert len(grid.asked) == 1
+
+
+class Faulty(MemoryGrid):
+    """The node with the lowest id, which is asked first, is silent or fails in its own way."""
+
+    error: Error | None = None
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        first = f"to {min(self.partitions)}"
+        names = list(message_ids)
+        if self.error is None:
+            names = [name for name in names if not name.endswith(first)]
+        return super().pull_messages(names)
+
+    def _reply(self, message: Message, node: int) -> Message:
+        if node == min(self.partitions) and self.error is not None:
+            return Message(self.error, reply_to=message)
+        return super()._reply(message, node)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [None, Error(5, "node unavailable"), Error(2, "the disk of this node is broken")],
+    ids=["silent", "unavailable", "raises"],
+)
+def test_one_node_that_fails_does_not_hide_the_others(error: Error | None) -> None:
+    grid = Faulty(client_app(), steady, partitions=range(4))
+    grid.error = error
+    census = Census(4, 60)
+    assert census.present(grid, grid.clock).all()
+    names = ["partition 0", "partition 1", "partition 2", f"node {min(grid.partitions)}"]
+    assert census.fleet.names == names
+
+
+def test_two_clientapps_that_raise_are_enough_to_ask_nobody_else() -> None:
+    app = client_app(query=False)
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        raise ValueError("no such thing")
+
+    census, grid = Census(8, 60), MemoryGrid(app, steady, partitions=range(8))
+    assert census.present(grid, grid.clock).all()
+    assert [len(nodes) for _, nodes in grid.asked] == [1, 2]
+
+
+def test_where_clients_told_partitions_before_all_are_asked_again(tmp_path: Path) -> None:
+    before = Fleet()
+    for partition in range(4):
+        before.admit(partition, partition=partition)
+    before.save(tmp_path / "clients.json")
+    census = Census(4, 60)
+    census.fleet.load(tmp_path / "clients.json")
+    grid = Faulty(client_app(), steady, partitions=range(4))
+    grid.error = Error(2, "No query function registered with name 'default'")
+    assert census.present(grid, grid.clock).tolist() == [True, True, True, False, True]
 
 
 def test_a_node_that_goes_is_absent_and_back_under_another_id_it_is_who_it_was() -> None:
@@ -85,9 +143,20 @@ def test_a_late_node_is_not_drawn_until_it_answers() -> None:
     census, grid = Census(2, 60), grid_of(0, 1)
     census.present(grid, grid.clock)
     (name,) = _pushed_to_slowest(grid)
-    census.late[name] = census.fleet.nodes([1])[0]
+    census.busy({name: census.fleet.nodes([1])[0]}, 40.0, grid.clock)
     assert census.present(grid, grid.clock).tolist() == [True, False]
-    grid.time += 100
+    grid.time += 60
+    assert census.present(grid, grid.clock).all()
+
+
+def test_a_node_that_never_answers_is_drawn_again_after_three_deadlines() -> None:
+    census, grid = Census(2, 60), grid_of(0, 1)
+    census.present(grid, grid.clock)
+    (name,) = _pushed_to_slowest(grid)
+    census.busy({name: census.fleet.nodes([1])[0]}, 10.0, grid.clock)
+    grid.time += 29
+    assert census.present(grid, grid.clock).tolist() == [True, False]
+    grid.time += 2
     assert census.present(grid, grid.clock).all()
 
 
@@ -105,7 +174,6 @@ def test_an_unknown_count_stands_for_an_average_one() -> None:
     for node, samples in ((1, 10), (2, 30), (3, None)):
         fleet.admit(node, samples=samples)
     np.testing.assert_allclose(fleet.weights, [1 / 6, 3 / 6, 2 / 6])
-    assert fleet.counted == 2
 
 
 def test_a_fleet_comes_back_from_its_file(tmp_path: Path) -> None:

@@ -127,6 +127,14 @@ def test_gradients_of_numpy_and_torch_give_the_same_norm() -> None:
     assert plain.metrics()["grad-norm"] == tensors.metrics()["grad-norm"] == 13.0
 
 
+def test_gradients_of_16_bits_are_squared_in_more() -> None:
+    arrays = [np.full(4, 300.0, np.float16), np.zeros(2, np.float16)]  # 300² is beyond 65504
+    plain, tensors = GradientNorms(), GradientNorms()
+    plain.add(arrays)
+    tensors.add(torch.tensor(each) for each in arrays)
+    assert plain.metrics()["grad-norm"] == tensors.metrics()["grad-norm"] == 600.0
+
+
 def test_a_query_is_answered_with_partition_and_count() -> None:
     reply = described(message("query"), CONTEXT, samples=12)
     assert metrics_of(reply) == {"partition-id": 4, "num-examples": 12}

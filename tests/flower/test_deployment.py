@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import os
 import signal
 import time
@@ -13,23 +12,11 @@ from types import ModuleType
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "flower"
+from tests.flower.scripts import EXAMPLES, local_federation
+
 PATIENCE = 240.0
 
 pytestmark = pytest.mark.slow
-
-
-def loaded(path: Path) -> ModuleType:
-    """Import a script."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-local_federation = loaded(EXAMPLES / "local_federation.py")
 
 
 @pytest.fixture
@@ -107,15 +94,18 @@ def test_a_supernode_is_killed_in_a_round_and_the_serverapp_is_killed_and_resume
 
 
 @pytest.mark.usefixtures("source")
-def test_runs_in_flowers_simulation(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("app", "needs"), [("logistic", "numpy"), ("lenet", "torch")])
+def test_runs_in_flowers_simulation(app: str, needs: str, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Flower's simulation needs flwr[simulation]")
+    pytest.importorskip(needs)
     history = tmp_path / "history.csv"
-    config = ["rounds=12", "warm-up=4", "nodes=6", f"history={history}"]
+    config = ["rounds=12", "warm-up=4", "nodes=6", "evaluate-every=1", f"history={history}"]
     with local_federation.LocalFederation(tmp_path / "federation", simulated=6) as federation:
-        run = federation.submit(EXAMPLES / "logistic", config)
+        run = federation.submit(EXAMPLES / app, config)
         assert run.stdout is not None
         lines_until(iter(run.stdout), "ended after round 12")
         local_federation.end(run)
     table = rows(history)
     assert len(table) == 13
-    assert float(table[-1]["loss"]) < float(table[10]["loss"])
+    assert {row["phase"] for row in table} == {"warm-up", "train"}
+    assert float(table[-1]["loss"]) < float(table[1]["loss"])

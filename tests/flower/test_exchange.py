@@ -54,6 +54,18 @@ def test_a_message_that_could_not_be_sent_is_not_waited_for() -> None:
     assert not late
 
 
+def test_a_grid_that_leaves_out_what_could_not_be_sent_is_understood() -> None:
+    class Silent(MemoryGrid):
+        def push_messages(self, messages):  # type: ignore[no-untyped-def]
+            return list(super().push_messages(messages))[1:]
+
+    grid = Silent(echo(), lambda *_: 1.0, partitions=range(3))
+    first, *rest = grid.get_node_ids()
+    arrivals, _, late = exchanged(grid, sent_to(grid), deadline=60, clock=grid.clock)
+    assert sorted(arrival.node for arrival in arrivals) == sorted(rest)
+    assert first not in late.values()
+
+
 def test_nothing_sent_takes_no_time() -> None:
     grid = MemoryGrid(echo(), lambda *_: 1.0, partitions=range(2))
     assert exchanged(grid, [], deadline=60, clock=grid.clock) == ([], 0.0, {})

@@ -50,6 +50,16 @@ def test_floats_are_summed_exactly_and_counters_rounded() -> None:
     np.testing.assert_array_equal(layout.trained, [True, False, False])
 
 
+def test_buffers_are_told_from_parameters_by_type_and_name() -> None:
+    arrays = {"0.weight": np.zeros(2), "1.running_var": np.ones(1), "1.running_mean": np.zeros(1)}
+    counter = {"1.num_batches_tracked": np.array(4)}
+    layout = Layout.of(
+        ArrayRecord({name: Array(each) for name, each in (arrays | counter).items()})
+    )
+    np.testing.assert_array_equal(layout.trained, [True, True, False, False, False])
+    np.testing.assert_array_equal(layout.floats, [True, True, True, True, False])
+
+
 @pytest.mark.parametrize(("kind", "low", "high"), [("int8", -128, 127), ("uint8", 0, 255)])
 def test_a_counter_stays_within_its_type(kind: str, low: int, high: int) -> None:
     layout = Layout.of(ArrayRecord([np.zeros(2, kind)]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedpace.cli import main
@@ -20,24 +18,20 @@ from fedpace.errors import InputError, TooFewClientsError
 from fedpace.flower import AdaptiveSampling, WarmUp
 from fedpace.flower.job import Job
 from fedpace.profile import FloatArray
-from fedpace.rounds.schedules import inverse
 from fedpace.sampling.design import Everyone
 from tests.flower import federation
-from tests.flower.federation import CLIENTS, DATA, as_record, as_vector, client_app, steady
+from tests.flower.federation import (
+    CLIENTS,
+    DATA,
+    START,
+    as_record,
+    as_vector,
+    client_app,
+    grid_with,
+    steady,
+    strategy_on,
+)
 from tests.flower.memory_grid import MemoryGrid
-
-START = as_record(federation.simulator().initial())
-
-
-def grid_with(**options: Any) -> MemoryGrid:
-    return MemoryGrid(client_app(**options), steady, partitions=range(CLIENTS))
-
-
-def strategy_on(grid: MemoryGrid, **settings: Any) -> AdaptiveSampling:
-    usual: dict[str, Any] = {
-        "pilots": WarmUp(5), "min_available_nodes": CLIENTS, "fraction_evaluate": 0.0,
-    }  # fmt: skip
-    return AdaptiveSampling(4, **(usual | settings), clock=grid.clock)
 
 
 def test_is_a_flower_strategy_with_two_lines() -> None:
@@ -46,8 +40,8 @@ def test_is_a_flower_strategy_with_two_lines() -> None:
     result = strategy.start(grid=grid, initial_arrays=START, num_rounds=20)
     assert isinstance(strategy, Strategy)
     assert set(result.evaluate_metrics_clientapp) == {10, 20}
-    first, last = (result.evaluate_metrics_clientapp[i]["eval_loss"] for i in (10, 20))
-    assert last < first < math.log(3)  # type: ignore[operator]
+    # Of the warm-up alone: ten optimal draws more may, by bad luck, end above.
+    assert result.evaluate_metrics_clientapp[10]["eval_loss"] < math.log(3)  # type: ignore[operator]
     assert len(result.train_metrics_clientapp) == 20
     assert strategy.history.rows[-1].round == 20
     loss = federation.simulator().evaluate(as_vector(result.arrays)).loss
@@ -121,7 +115,7 @@ def spoiled(reply: Message, client: int) -> None:
         metrics["grad-norm"] = math.inf
 
 
-def test_bad_replies_are_left_out_and_the_rest_weighs_more_later(
+def test_bad_replies_are_left_out_and_the_reason_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     grid = grid_with(change=spoiled)
@@ -133,6 +127,38 @@ def test_bad_replies_are_left_out_and_the_rest_weighs_more_later(
     assert np.isfinite(as_vector(result.arrays)).all()
     for reason in ("not finite", "out of memory", "no positive integer", "shape", "gradient norm"):
         assert reason in caplog.text
+
+
+def test_a_client_that_failed_weighs_more_when_it_answers_again() -> None:
+    failed: set[int] = set()
+
+    def fail_once(reply: Message, client: int) -> None:
+        if client == 3 and client not in failed:
+            failed.add(client)
+            raise RuntimeError("out of memory")
+
+    grid = grid_with(change=fail_once)
+    strategy = strategy_on(grid, scheme="full")
+    strategy.start(grid, START, num_rounds=2)
+    first, second = strategy.history.rows[1:]
+    assert first.missing.tolist() == [3]
+    p = DATA.train.sizes / DATA.train.sizes.sum()
+    np.testing.assert_allclose(first.weights, np.delete(p, 3))
+    # It answered none of one: its chance is taken as (0 + 1) / (1 + 1).
+    np.testing.assert_allclose(second.weights, np.where(np.arange(CLIENTS) == 3, 2 * p, p))
+
+
+def test_a_norm_that_is_refused_does_not_count_as_reported() -> None:
+    def lie(reply: Message, client: int) -> None:
+        if client == 11:
+            reply.content.metric_records["metrics"]["grad-norm"] = math.nan
+
+    grid = MemoryGrid(client_app(norms=False, change=lie), lambda *_: 1.0, partitions=range(12))
+    strategy = strategy_on(grid, scheme="full")
+    strategy.start(grid, START, num_rounds=2)
+    for row in strategy.history.rows[1:]:
+        assert row.refused.tolist() == [11]
+        assert (row.grad_norms > 0).all()
 
 
 def test_if_nobody_answers_the_model_stays_as_it_was() -> None:
@@ -181,6 +207,52 @@ def test_clients_that_go_leave_the_draw_and_new_ones_join_when_it_is_solved_agai
     assert set.union(*asked[10:]) & set(range(6, CLIENTS))
     assert strategy.outcome is not None
     assert strategy.outcome.profile.n == CLIENTS
+
+
+def test_where_all_clients_are_new_the_design_is_made_for_them() -> None:
+    for start in (AdaptiveSampling.start, Strategy.start):
+        grid = MemoryGrid(client_app(), steady, partitions=range(4))
+        others = MemoryGrid(client_app(), steady, partitions=range(4, 8))
+        strategy = strategy_on(grid, min_available_nodes=4, refresh=50)
+
+        def evaluate(
+            server_round: int,
+            arrays: ArrayRecord,
+            grid: MemoryGrid = grid,
+            others: MemoryGrid = others,
+        ) -> MetricRecord:
+            if server_round == 7:
+                grid.partitions = others.partitions
+                grid._contexts = others._contexts
+            return MetricRecord({"loss": 1.0})
+
+        start(strategy, grid, START, num_rounds=10, evaluate_fn=evaluate)
+        asked = [set(partitions) for kind, partitions in grid.asked if kind == "train"]
+        assert len(asked) == 10
+        assert set.union(*asked[7:]) <= set(range(4, 8))
+
+
+@pytest.mark.parametrize(
+    ("settings", "rounds", "said"),
+    [
+        (
+            {"scheme": "optimal-mean"},
+            5,
+            "no round is drawn by optimal-mean: all 5 are for learning",
+        ),
+        ({"target_loss": 0.1}, 6, "nobody evaluates, so no target will be reached"),
+    ],
+)
+def test_settings_that_come_to_nothing_are_mentioned(
+    settings: dict[str, Any], rounds: int, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = grid_with()
+    strategy_on(grid, **settings).start(grid, START, num_rounds=rounds)
+    assert caplog.text.count(said) == 1
+    caplog.clear()
+    grid = grid_with()
+    strategy_on(grid).start(grid, START, num_rounds=6)
+    assert said not in caplog.text
 
 
 def test_too_few_nodes_end_the_run_with_what_was_done_saved(tmp_path: Path) -> None:
@@ -242,6 +314,17 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         strategy_on(grid, checkpoint=path, seed=1).start(grid, START, num_rounds=2)
 
 
+def test_a_checkpoint_without_its_clients_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.npz"
+    grid = grid_with()
+    strategy_on(grid, checkpoint=path).start(grid, START, num_rounds=2)
+    (tmp_path / "run.npz.clients.json").unlink()
+    with pytest.raises(
+        InputError, match=r"run\.npz\.clients\.json: must lie beside the checkpoint"
+    ):
+        strategy_on(grid, checkpoint=path).start(grid, START, num_rounds=4)
+
+
 def test_a_finished_run_goes_on_to_more_rounds(tmp_path: Path) -> None:
     path = tmp_path / "run.npz"
     for rounds in (6, 9):
@@ -272,76 +355,6 @@ def test_with_steps_and_rate_the_length_of_the_update_is_a_gradient_norm() -> No
     assert (norms[False] > 0.3 * norms[True]).all()
 
 
-def test_the_schedule_reaches_the_clients() -> None:
-    seen: list[float] = []
-
-    class Watching(AdaptiveSampling):
-        def configure_train(
-            self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-        ) -> Iterable[Message]:
-            seen.append(float(config["lr"]))  # type: ignore[arg-type]
-            return super().configure_train(server_round, arrays, config, grid)
-
-    grid = grid_with()
-    Watching(2, "uniform", schedule=inverse(0.1), fraction_evaluate=0, clock=grid.clock).start(
-        grid, START, num_rounds=3
-    )
-    assert seen == pytest.approx([0.1, 0.05, 0.1 / 3])
-
-
-def test_ends_at_the_target() -> None:
-    grid = grid_with()
-    strategy = strategy_on(grid, fraction_evaluate=1.0, evaluate_every=1, target_loss=0.9)
-    strategy.start(grid, START, num_rounds=100)
-    assert strategy.outcome is not None
-    assert strategy.outcome.state.ended == "target loss"
-    assert strategy.history.rows[-1].loss <= 0.9 < strategy.history.rows[-2].loss
-
-
-def test_only_a_share_of_the_clients_evaluates() -> None:
-    grid = grid_with()
-    strategy = strategy_on(grid, fraction_evaluate=0.25, evaluate_every=2)
-    strategy.start(grid, START, num_rounds=5)
-    asked = [partitions for kind, partitions in grid.asked if kind == "evaluate"]
-    assert [len(each) for each in asked] == [3, 3, 3]  # after rounds 2, 4 and the last
-
-
-def test_works_in_flowers_own_loop_too() -> None:
-    grid = grid_with()
-    strategy = strategy_on(grid, scheme="optimal-mean", fraction_evaluate=1.0, refresh=4)
-    result = Strategy.start(strategy, grid, START, num_rounds=12)
-    losses = [result.evaluate_metrics_clientapp[i]["eval_loss"] for i in (1, 12)]
-    assert losses[1] < losses[0]  # type: ignore[operator]
-    assert [row.round for row in strategy.history.rows] == list(range(1, 13))
-
-
-def test_a_round_of_flowers_loop_is_a_round_of_ours() -> None:
-    models = []
-    for start in (AdaptiveSampling.start, Strategy.start):
-        grid = grid_with()
-        strategy = strategy_on(grid, scheme="weighted", refresh=50, min_available_nodes=CLIENTS)
-        models.append(as_vector(start(strategy, grid, START, num_rounds=6).arrays))
-    np.testing.assert_allclose(models[0], models[1], atol=1e-9)
-
-
-def test_a_reply_of_somebody_who_was_not_asked_is_not_heard() -> None:
-    grid = grid_with()
-    strategy = strategy_on(grid, scheme="weighted")
-    messages = list(strategy.configure_train(1, START, ConfigRecord(), grid))
-    asked = {message.metadata.dst_node_id for message in messages}
-    stranger = next(node for node in grid.get_node_ids() if node not in asked)
-    extra = Message(messages[0].content, stranger, "train", group_id="1")
-    replies = list(grid.send_and_receive([*messages, extra]))
-    assert len(replies) == len(messages) + 1
-    strategy.aggregate_train(1, replies)
-    assert strategy.history.rows[0].clients.size == len(messages)
-
-
-def test_aggregating_what_was_never_configured_is_refused() -> None:
-    with pytest.raises(InputError, match="configure_train must come before"):
-        AdaptiveSampling(2).aggregate_train(1, [])
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -350,6 +363,8 @@ def test_aggregating_what_was_never_configured_is_refused() -> None:
         ({"k": 2, "deadline": 0.0}, "deadline must be positive"),
         ({"k": 2, "fraction_evaluate": 1.5}, "fraction_evaluate must lie"),
         ({"k": 2, "refresh": 0}, "refresh must be at least 1"),
+        ({"k": 4, "max_weight": 0.2}, "max_weight must be at least 1/k = 0.25, got 0.2"),
+        ({"k": 4, "pilots": WarmUp(0)}, "pilots.rounds must be at least 1, got 0"),
     ],
 )
 def test_a_wrong_setting_is_refused_at_once(settings: dict[str, Any], said: str) -> None:

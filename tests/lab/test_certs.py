@@ -59,11 +59,52 @@ def test_another_authority_is_not_trusted(folder: Path, tmp_path: Path) -> None:
 
 def test_devices_can_be_added_and_nothing_is_made_anew(folder: Path) -> None:
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert make_certificates(folder, ["device-01", "attic"], ["10.1.2.1"]) == ["attic"]
+    assert make_certificates(folder, ["device-01", "attic"], ["10.1.2.1"]) == {"attic": ""}
     after = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert before.items() <= after.items()
     name = handshake(server_context(folder), client_context(folder, "attic"), "10.1.2.1")
     assert name == "attic"
+
+
+def test_a_new_host_is_added_to_the_servers_certificate(tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["device-00"], ["10.1.2.1", "::1"])
+    made = make_certificates(tmp_path, ["device-00"], ["new.example", "0:0:0:0:0:0:0:1"])
+    assert made == {"server": "it did not hold for new.example"}
+    for host in ("new.example", "10.1.2.1", "::1"):  # devices may still call it as before
+        name = handshake(server_context(tmp_path), client_context(tmp_path, "device-00"), host)
+        assert name == "device-00"
+
+
+def test_what_expires_soon_is_made_anew_by_the_same_authority(tmp_path: Path) -> None:
+    hosts = ["10.1.2.1"]
+    make_certificates(tmp_path, ["device-00"], hosts, days=20)
+    old = client_context(tmp_path, "device-00")  # a device that has got nothing new yet
+    assert make_certificates(tmp_path, ["device-00"], hosts, days=20) == {}
+    made = make_certificates(tmp_path, ["device-00"], hosts)
+    assert list(made) == ["ca", "server", "device-00"]
+    assert all(reason.startswith("it was valid until ") for reason in made.values())
+    for device in (old, client_context(tmp_path, "device-00")):
+        assert handshake(server_context(tmp_path), device, hosts[0]) == "device-00"
+    assert make_certificates(tmp_path, ["device-00"], hosts) == {}
+
+
+def test_what_cannot_be_used_is_made_anew(folder: Path, tmp_path: Path) -> None:
+    names = [f"device-0{number}" for number in range(4)]
+    make_certificates(tmp_path, names, ["10.1.2.1"])
+    (tmp_path / "device-00.pem").write_text("nothing")
+    (tmp_path / "device-01-key.pem").write_bytes((tmp_path / "device-02-key.pem").read_bytes())
+    (tmp_path / "device-02-key.pem").unlink()
+    for end in (".pem", "-key.pem"):
+        (tmp_path / f"device-03{end}").write_bytes((folder / f"device-00{end}").read_bytes())
+    assert make_certificates(tmp_path, names, ["10.1.2.1"]) == {
+        "device-00": "it cannot be read",
+        "device-01": "its key is another's",
+        "device-02": "",
+        "device-03": "another authority signed it",
+    }
+    for name in names:
+        tls = client_context(tmp_path, name)
+        assert handshake(server_context(tmp_path), tls, "10.1.2.1") == name
 
 
 def test_keys_are_for_their_owner_only(folder: Path) -> None:

@@ -1,4 +1,5 @@
 from ipaddress import IPv4Network
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,10 +28,13 @@ def test_a_subnet_overlaps_with_none_that_is_taken(name: str, places: list[int])
 
 
 @in_namespaces
-def test_two_networks_at_once_do_not_collide_and_leave_nothing() -> None:
+def test_two_networks_at_once_do_not_collide_and_leave_nothing(tmp_path: Path) -> None:
     first, second = Names(lab_name("one")), Names(lab_name("two"))
     try:
-        subnets = [raise_network(first, 2, 1500), raise_network(second, 3, 576)]
+        subnets = [
+            raise_network(first, 2, 1500, tmp_path),
+            raise_network(second, 3, 576, tmp_path),
+        ]
         assert not subnets[0].overlaps(subnets[1])
         assert len(network_left(first)) == 2 + 2 + 1
         assert len(network_left(second)) == 3 + 3 + 1
@@ -44,10 +48,10 @@ def test_two_networks_at_once_do_not_collide_and_leave_nothing() -> None:
 
 
 @in_namespaces
-def test_the_bridge_has_the_servers_address() -> None:
+def test_the_bridge_has_the_servers_address(tmp_path: Path) -> None:
     names = Names(lab_name("address"))
     try:
-        subnet = raise_network(names, 1, 1500)
+        subnet = raise_network(names, 1, 1500, tmp_path)
         (bridge,) = ip_json("-4", "address", "show", "dev", names.bridge)
         assert bridge["addr_info"][0]["local"] == str(server_address(subnet))
         assert subnet in taken_subnets()

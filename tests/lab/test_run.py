@@ -1,7 +1,50 @@
-import numpy as np
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from fedpace.lab.run import usual_seconds
+import numpy as np
+import pytest
+
+from fedpace.lab.own_shard import OwnShard
+from fedpace.lab.run import (
+    Standing,
+    Waiting,
+    checkpoint_of,
+    jobs_of,
+    run_on_devices,
+    usual_seconds,
+)
+from fedpace.network.device import serve
+from fedpace.network.server import DeviceServer
 from fedpace.rounds.history import Row
+from fedpace.studies.study import load_study
+from tests.lab.labs import only_run, write_setup
+
+NAMES = [f"device-{number:02d}" for number in range(4)]
+
+
+class EnoughError(Exception):
+    """Ends a run in the middle."""
+
+
+@contextmanager
+def fleet(count: int) -> Iterator[DeviceServer]:
+    """Let so many of four devices join, each a thread."""
+    server = DeviceServer(NAMES)
+    devices = [
+        threading.Thread(target=serve, args=(*server.address, name, OwnShard(name)))
+        for name in NAMES[:count]
+    ]
+    for each in devices:
+        each.start()
+    try:
+        yield server
+    finally:
+        server.close()
+        for each in devices:
+            each.join()
 
 
 def row(clients: list[int], seconds: list[float]) -> Row:
@@ -25,3 +68,38 @@ def test_one_disturbed_round_does_not_count() -> None:
 def test_a_client_that_never_answered_is_as_the_others_are() -> None:
     rows = [row([0, 1], [1.0, 3.0])]
     assert usual_seconds([rows], 3).tolist() == [1.0, 3.0, 2.0]
+
+
+def test_a_restart_keeps_the_weights_and_a_stored_run_leaves_no_checkpoint(tmp_path: Path) -> None:
+    study, out = load_study(str(write_setup(tmp_path)), []), tmp_path / "runs"
+    (job,) = jobs_of(study, ["uniform"], [0])
+
+    def noted() -> dict[str, Any]:
+        return checkpoint_of(study, job, out).notes["samples"]  # type: ignore[no-any-return]
+
+    def stop_after_two_rounds(now: Standing) -> None:
+        if now.row is not None and now.row.round == 2:
+            raise EnoughError
+
+    settings: dict[str, Any] = {"waiting": Waiting(3, 60.0), "say": print}
+    with pytest.raises(EnoughError), fleet(4) as server:
+        run_on_devices(study, [job], out, server, progress=stop_after_two_rounds, **settings)
+    before, after = noted(), []
+    assert list(before) == NAMES
+    assert len(set(before.values())) > 1
+
+    def note(now: Standing) -> None:
+        if now.row is not None:
+            after.append(noted())
+
+    settings["waiting"] = Waiting(3, 3.0)
+    with fleet(3) as server:
+        run_on_devices(study, [job], out, server, progress=note, **settings)
+    assert after == [before] * 4
+    assert [row.round for row in only_run(out).history.rows] == list(range(7))
+    assert not checkpoint_of(study, job, out).path.exists()
+    # A server that is killed just after it has stored a run leaves the checkpoint.
+    checkpoint_of(study, job, out).path.write_bytes(b"left")
+    with fleet(0) as server:
+        run_on_devices(study, [job], out, server, progress=print, **settings)
+    assert not list((out / "checkpoints").iterdir())

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -41,12 +43,12 @@ def test_packets_are_of_a_length_that_networks_carry(payload: int) -> None:
 
 
 @in_namespaces
-def test_both_ends_of_each_link_keep_the_rate() -> None:
+def test_both_ends_of_each_link_keep_the_rate(tmp_path: Path) -> None:
     from fedpace.lab import iproute
 
     names = Names(lab_name("shape"))
     try:
-        raise_network(names, 2, 1500)
+        raise_network(names, 2, 1500, tmp_path)
         shape(names, [1000.0, 2_000_000.0], 1500)
         for device, rate in enumerate((1000, 2_000_000)):
             up = ("-netns", names.namespace(device), "qdisc", "show", "dev", "eth0")

@@ -36,6 +36,7 @@ class Fake(threading.Thread):
         super().__init__(daemon=True)
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._answer = answer or (lambda header: honest(client, header))
+        self.told_goodbye = False
         self._socket.sendall(encoded("hello", name=f"device-{client}"))
         self.start()
 
@@ -46,6 +47,7 @@ class Fake(threading.Thread):
                 if header["kind"] == "ping":
                     self._socket.sendall(encoded("pong"))
                 elif header["kind"] == "goodbye":
+                    self.told_goodbye = True
                     break
                 elif header["kind"] != "welcome" and (answer := self._answer(header)):
                     self._socket.sendall(answer)

@@ -11,7 +11,10 @@ import pytest
 from fedpace.network.devices import Devices
 from fedpace.network.server import DeviceServer
 from fedpace.network.wire import encoded
-from fedpace.sampling.design import Draw
+from fedpace.rounds.loop import start, train
+from fedpace.rounds.schedules import inverse
+from fedpace.rounds.stopping import Stop
+from fedpace.sampling.design import Draw, WithReplacement
 from fedpace.seeds import Seeds
 from tests.network.fakes import Fake, honest
 from tests.network.fleet import MODEL, until
@@ -210,6 +213,62 @@ def test_refuses_a_bad_share_in_an_evaluation(
     devices = fleet(server, answer)
     assert devices.evaluate(np.zeros(MODEL.size)) == (1.0, 0.5)
     assert devices.refusals == {(BAD, "evaluation"): 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reasons"),
+    [
+        ({"loss": 1e308}, {"loss bounded"}),
+        ({"loss": -1e308}, {"loss bounded"}),
+        ({"loss": -1e6}, {"loss bounded"}),
+        ({"loss": 2**62}, {"loss bounded"}),
+        ({"held_out": 2**52, "correct": 2**52}, {"held out bounded"}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("bad", [0, N - 1])  # the first is looked at when least is known
+def test_one_absurd_number_does_not_end_a_run(
+    server: DeviceServer, changes: dict[str, Any], reasons: set[str], bad: int
+) -> None:
+    def answer(header: dict[str, Any]) -> bytes:
+        return honest(bad, header, **changes if header["kind"] != "job" else {})
+
+    for client in range(N):
+        Fake(server.address[1], client, answer if client == bad else None)
+    devices = Devices(server, MODEL, Seeds(0), deadline=20.0, patience=20.0, least=N)
+    devices.prepare({})
+    state, first = start(devices)
+    state, rows = train(
+        devices,
+        WithReplacement(np.full(N, 1 / N), 5, devices.weights),
+        state,
+        schedule=inverse(0.1),
+        stop=Stop(loss=0.05, accuracy=0.95, rounds=8),
+        rng=Seeds(0).stream("draw"),
+        evaluate_every=2,
+    )
+    assert state.ended == "rounds"
+    evaluated = [row for row in [first, *rows] if not np.isnan(row.accuracy)]
+    assert len(evaluated) >= 5
+    # Ten times an honest one's say is the most that the bad one has.
+    assert all(0.5 < row.loss < 10 for row in evaluated)
+    assert all(0.5 <= row.accuracy < 0.95 for row in evaluated)
+    assert devices.refusals.keys() == {(bad, reason) for reason in reasons}
+
+
+def test_counts_what_is_held_out_as_it_is_where_devices_differ(server: DeviceServer) -> None:
+    # Device 6 holds out fifty times as many as the others, and less than it trains on.
+    def large(header: dict[str, Any]) -> bytes:
+        if header["kind"] == "job":
+            return honest(N - 1, header, samples=1000)
+        return honest(N - 1, header, held_out=100, correct=100)
+
+    for client in range(N):
+        Fake(server.address[1], client, large if client == N - 1 else None)
+    devices = Devices(server, MODEL, Seeds(0), deadline=20.0)
+    devices.prepare({})
+    assert devices.evaluate(np.zeros(MODEL.size)).accuracy == pytest.approx(106 / 112)
+    assert not devices.refusals
 
 
 def test_says_that_a_model_has_diverged_when_most_devices_say_so(server: DeviceServer) -> None:

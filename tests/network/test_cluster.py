@@ -4,19 +4,30 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedpace.errors import InputError
 from fedpace.network.cluster import Cluster
 from fedpace.rounds.backend import Backend
 from fedpace.rounds.loop import start, train
 from fedpace.rounds.schedules import inverse
+from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import Draw, WithReplacement
 from fedpace.seeds import Seeds
+from fedpace.studies import cluster
+from fedpace.studies.cluster import run_spread
+from fedpace.studies.experiment import run_one
+from fedpace.studies.experiment import simulator as build
+from fedpace.studies.processes import Job, Order
+from fedpace.studies.store import packed_run
+from fedpace.studies.study import Study
 from tests.network.fleet import ROOT, SEED, N, ended, simulator, until
+from tests.studies.tiny import tiny_study
 
 distributed = pytest.importorskip("distributed")
 ALL = Draw(np.arange(N), np.full(N, 0.25), rates=np.array([1.0, 0.5, 2.0, 1.5]))
@@ -66,6 +77,34 @@ def test_a_round_is_that_of_the_simulator_to_the_last_bit(workers: Any) -> None:
         expected = twin.run(parameters, draw, round_index=5, learning_rate=0.1)
         for mine, other in zip(reply[:4], expected[:4], strict=True):
             np.testing.assert_array_equal(mine, other)
+
+
+def unreliable(study: str, seed: int) -> Simulator:
+    """Fail on the worker, in another way for every seed but the last."""
+    if seed == 0:
+        raise PermissionError(13, "may not read this")
+    if seed == 1:
+        raise MemoryError("no room for the images")
+    if seed == 2:
+        raise InputError("data must be there, got none")
+    return build(Study.model_validate_json(study), seed)
+
+
+def test_a_run_that_fails_on_a_worker_does_not_end_the_others(
+    workers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_simulator", unreliable)
+    study = tiny_study(tmp_path)
+    jobs = iter([Job("uniform", seed) for seed in range(4)])
+    address = workers[0].scheduler.address
+    answers = list(run_spread(Order.of(study), jobs, scheduler=address, warn=print))
+    assert [answer.problem for _, answer in answers] == [
+        "PermissionError: [Errno 13] may not read this",
+        "MemoryError: no room for the images",
+        "data must be there, got none",
+        "",
+    ]
+    assert answers[3][1].contents == packed_run(study, "uniform", 3, run_one(study, "uniform", 3))
 
 
 def history(backend: Backend) -> list[Any]:

@@ -34,7 +34,7 @@ def test_waits_for_a_moment_at_least() -> None:
 def test_waits_longer_for_someone_who_was_never_measured() -> None:
     assert Deadlines(2).wait(np.arange(2)) == 60.0
     assert measured([1.0, np.nan]).wait(np.arange(2)) == 10.0
-    assert measured([30.0, np.nan]).wait(np.arange(2)) == 90.0
+    assert measured([30.0, np.nan]).wait(np.arange(2)) == 300.0
 
 
 def test_is_not_stretched_without_end_by_one_who_answers_ever_later() -> None:
@@ -43,6 +43,12 @@ def test_is_not_stretched_without_end_by_one_who_answers_ever_later() -> None:
         wait = deadlines.wait(np.array([9]))
         deadlines.observe(9, 0.99 * wait)
     assert wait == 30.0
+
+
+def test_is_not_stretched_without_end_for_one_who_was_never_measured() -> None:
+    # One answered after an hour: that says nothing about the one who never answered.
+    assert measured([1.0] * 8 + [3600.0, np.nan]).wait(np.array([9])) == 60.0
+    assert measured([5.0] * 8 + [3600.0, np.nan]).wait(np.array([9])) == 150.0
 
 
 def test_follows_a_device_that_has_become_slower_or_faster() -> None:

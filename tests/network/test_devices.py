@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpace.errors import TooFewClientsError
+from fedpace.errors import InputError, TooFewClientsError
 from fedpace.network.devices import Devices
 from fedpace.network.server import DeviceServer
 from fedpace.network.trainer import Trainer
@@ -122,3 +122,28 @@ def test_tells_why_a_device_cannot_prepare(server: DeviceServer) -> None:
         with pytest.raises(TooFewClientsError, match="at least 1 devices must be there, got 0"):
             prepared(server, least=1, patience=0.5)
     assert server.refusals[0, "failed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (InputError("data must be here, got none; fetch them"), "data must be here, got none"),
+        (ValueError("sample [0.7, 0.1] has no class"), "ValueError; the device has written down"),
+    ],
+    ids=["input", "other"],
+)
+def test_a_failure_says_nothing_of_the_samples(
+    server: DeviceServer, caplog: pytest.LogCaptureFixture, error: Exception, said: str
+) -> None:
+    def broken(job: dict[str, Any]) -> Trainer:
+        raise error
+
+    with served(server, 0, prepare=broken):
+        until(lambda: server.connected)
+        with pytest.raises(TooFewClientsError):
+            prepared(server, least=1, patience=0.3)
+    (line,) = [
+        each.getMessage() for each in caplog.records if each.name == "fedpace.network.server"
+    ]
+    assert said in line
+    assert "0.7" not in line

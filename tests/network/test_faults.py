@@ -3,12 +3,14 @@
 import signal
 import subprocess
 import threading
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fedpace.errors import InputError, TooFewClientsError
+from fedpace.network import deadlines
 from fedpace.network.devices import Devices
 from fedpace.network.server import DeviceServer
 from fedpace.rounds.backend import Reply
@@ -169,6 +171,38 @@ def test_stops_when_nobody_ever_answers_an_evaluation(server: DeviceServer) -> N
     devices = prepared(server, deadline=0.1, patience=0.5)
     with pytest.raises(TooFewClientsError, match="run the same command again to go on"):
         devices.evaluate(devices.initial())
+
+
+def evaluating_for(seconds: float, client: int) -> Any:
+    """Take so long over an evaluation, and no time over anything else."""
+
+    def answer(header: dict[str, Any]) -> bytes:
+        if header["kind"] == "evaluate":
+            time.sleep(seconds)
+        return honest(client, header)
+
+    return answer
+
+
+def test_gives_an_evaluation_twice_as_long_each_time(server: DeviceServer) -> None:
+    for client in range(N):
+        Fake(server.address[1], client, evaluating_for(1.0, client))
+    devices = prepared(server, deadline=0.1)
+    with pytest.raises(TooFewClientsError, match=r"the last of 0\.4 s; .* with --deadline"):
+        devices.evaluate(devices.initial())
+    devices = prepared(server, deadline=0.4)  # the third attempt has 1.6 s
+    assert devices.evaluate(devices.initial()).accuracy == 0.5
+    assert {reason for _, reason in devices.refusals} == {"late"}
+
+
+def test_learns_from_late_answers_how_long_an_evaluation_takes(
+    server: DeviceServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadlines, "UNKNOWN", 0.1)  # 0.4 s in the third attempt
+    for client in range(N):
+        Fake(server.address[1], client, evaluating_for(1.0, client))
+    devices = prepared(server, deadline=None)
+    assert devices.evaluate(devices.initial()).accuracy == 0.5
 
 
 def test_says_what_is_wrong_with_its_arguments(server: DeviceServer) -> None:

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from fedpace.errors import InputError, TooFewClientsError
+from fedpace.network.devices import Devices
 from fedpace.network.server import DeviceServer
 from fedpace.rounds.checkpoint import Checkpoint
 from fedpace.rounds.history import Row
-from tests.network.fakes import Fake
-from tests.network.fleet import N, joined, prepared, simulator, started, until
+from fedpace.seeds import Seeds
+from tests.network.fakes import Fake, honest
+from tests.network.fleet import MODEL, NAMES, SEED, N, joined, prepared, simulator, started, until
 from tests.network.lead import ABOUT, trained
 
 ROUNDS = 40
@@ -113,6 +115,55 @@ def test_devices_outlive_servers_that_close_without_a_goodbye(
     with DeviceServer([f"device-{i}" for i in range(2)], port=port) as server:
         until(lambda: server.connected == [0, 1])
     assert [process.wait(10) for process in processes] == [0, 0]
+
+
+def test_devices_outlive_a_server_that_ends_with_an_error() -> None:
+    server = DeviceServer(["device-0"])
+    fake = Fake(server.address[1], 0)
+    until(lambda: server.connected == [0])
+    with pytest.raises(InputError), server:
+        raise InputError("no space left")
+    fake.join()
+    assert not fake.told_goodbye
+    with DeviceServer(["device-0"]) as server:
+        fake = Fake(server.address[1], 0)
+        until(lambda: server.connected == [0])
+    fake.join()
+    assert fake.told_goodbye
+
+
+def test_weights_and_counts_outlive_a_server() -> None:
+    with DeviceServer(NAMES) as server:
+        for client in range(N):
+            Fake(server.address[1], client)
+        before = prepared(server)
+    with DeviceServer(NAMES) as server:
+        for client in range(N - 2):
+            Fake(server.address[1], client)
+        settings = {"least": N - 2, "patience": 20.0, "grace": 0.0}
+        after = Devices(server, MODEL, Seeds(SEED), **settings)  # type: ignore[arg-type]
+        after.prepare({"seed": SEED}, before.samples)
+        np.testing.assert_array_equal(after.weights, before.weights)
+        assert after.samples == before.samples == dict(zip(NAMES, (10, 20, 30, 40), strict=True))
+        Fake(server.address[1], 2, lambda header: honest(2, header, samples=10**6))
+        Fake(server.address[1], 3)
+        until(lambda: after.refusals[2, "samples"] and after.present()[3])
+        assert after.present().tolist() == [True, True, False, True]
+
+
+def test_weights_of_a_run_do_not_change_when_others_are_there_after_a_restart() -> None:
+    with DeviceServer(NAMES) as server:
+        for client in range(N - 1):
+            Fake(server.address[1], client)
+        before = prepared(server, least=N - 1, grace=0.0)
+    with DeviceServer(NAMES) as server:
+        for client in range(N):
+            Fake(server.address[1], client)
+        after = Devices(server, MODEL, Seeds(SEED), least=N, patience=20.0)
+        after.prepare({"seed": SEED}, before.samples)
+        np.testing.assert_array_equal(after.weights, before.weights)
+        with pytest.raises(InputError, match="those that the run began with, got none named 'x'"):
+            after.prepare({"seed": SEED}, {"x": 3})
 
 
 def test_says_which_address_is_taken(server: DeviceServer) -> None:

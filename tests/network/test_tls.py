@@ -18,7 +18,7 @@ from fedpace.network.tls import client_context, server_context
 from fedpace.network.trainer import Trainer
 from fedpace.network.wire import encoded
 from tests.network.certificates import write_certificates
-from tests.network.fleet import ALL, NAMES, N, joined, prepared
+from tests.network.fleet import ALL, NAMES, N, joined, prepared, until
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +106,20 @@ def test_gives_nothing_to_a_plain_connection(server: DeviceServer) -> None:
         received = plain.recv(1000)
     assert b"job" not in received  # an alert of TLS at most
     assert not server.connected
+
+
+def test_closing_ends_connections_that_are_still_shaking_hands(ours: Path) -> None:
+    server = DeviceServer(NAMES, tls=server_context(ours))
+    tls = client_context(ours, NAMES[0])
+    with socket.create_connection(server.address) as mute:
+        with tls.wrap_socket(
+            socket.create_connection(server.address), server_hostname="127.0.0.1"
+        ) as device:
+            device.sendall(encoded("hello", name=NAMES[0]))
+            until(lambda: server.connected == [0])  # so the mute one, who came before, is known too
+            server.close(goodbye=False)
+        mute.settimeout(10)
+        assert mute.recv(1) == b""
 
 
 def test_refuses_older_tls(server: DeviceServer, ours: Path) -> None:

@@ -16,9 +16,9 @@ OPTIMISTIC_QUANTILE = 0.9
 def estimated_grad_norms(rows: Iterable[Row], n: int) -> FloatArray:
     """Return G_i, the root mean square of the norms that client i reported.
 
-    A client without a report gets the 0.9 quantile of the others, or 1 if nobody reported. More than
-    ten times the median is cut to that, so that nobody buys draws without end by reporting a large
-    norm.
+    A client without a report gets the 0.9 quantile of the others, or 1 if nobody reported. More
+    than ten times the median is cut to that, so that nobody buys draws without end by reporting a
+    large norm.
 
     Differs from the paper's published code, which takes the largest full-batch norm at the global
     model: a maximum grows with the number of rounds in which a client happened to be drawn.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedpace.errors import TooFewClientsError
 from fedpace.flower.client import PARTITION, SAMPLES
-from fedpace.flower.exchange import Clock, exchanged
+from fedpace.flower.exchange import Arrival, Clock, exchanged
 from fedpace.flower.fleet import Fleet
 from fedpace.flower.records import metrics_of
 
@@ -24,6 +24,11 @@ LOOK = 1.0
 LONGEST_QUERY = 60.0
 # So many nodes are queried at once: each starts a process for it.
 AT_ONCE = 10
+# Flower's code for an exception in the ClientApp, and what it says if there is no function.
+RAISED = 2
+NO_FUNCTION = "No query function registered"
+# A node that has not answered for so many deadlines is drawn again: its reply may be lost.
+MOST_DEADLINES = 3.0
 
 
 class Answer(NamedTuple):
@@ -32,6 +37,13 @@ class Answer(NamedTuple):
     node: int
     partition: int | None = None
     samples: int | None = None
+
+
+class Late(NamedTuple):
+    """A node whose deadline is over, and until when it counts as busy."""
+
+    node: int
+    until: float
 
 
 class Census:
@@ -47,7 +59,7 @@ class Census:
         So many must be connected before the first round, where that is more.
     query : bool
         Whether new nodes are asked for their partition and sample count. The first is asked alone:
-        if it has no answer the others are not asked.
+        if its ClientApp has no function for that, the others are not asked.
     """
 
     def __init__(
@@ -57,22 +69,24 @@ class Census:
         self.expected = max(at_least, expected or 0)
         self.fleet = Fleet()
         self._answered = False
-        self.late: dict[str, int] = {}  # messages past their deadline, and the node behind each
+        self._raised = 0
+        self.late: dict[str, Late] = {}  # messages past their deadline, and the node behind each
 
     def present(self, grid: Grid, clock: Clock) -> NDArray[np.bool_]:
         """Return which clients are there and idle; wait while they are too few.
 
-        A node that missed a deadline is busy until its reply, or word of its failure, comes.
+        A node that missed a deadline is busy until its reply, or word of its failure, comes, or a
+        few more deadlines are over.
         """
         limit = clock.now() + self.wait
         needed = self.at_least if len(self.fleet) else self.expected
         said = False
         while True:
-            self._forget_late(grid)
+            self._forget_late(grid, clock)
             nodes = sorted(grid.get_node_ids())
             if len(nodes) >= needed:
                 self._admit([node for node in nodes if node not in self.fleet], grid, clock)
-                present = self.fleet.among(set(nodes) - set(self.late.values()))
+                present = self._idle(nodes)
                 if present.any():
                     return present
             if clock.now() >= limit:
@@ -89,10 +103,24 @@ class Census:
                 )  # fmt: skip
             clock.sleep(LOOK)
 
-    def _forget_late(self, grid: Grid) -> None:
+    def idle(self, grid: Grid) -> NDArray[np.bool_]:
+        """Return which of the clients seen so far are there and idle, without waiting."""
+        return self._idle(grid.get_node_ids())
+
+    def busy(self, late: Mapping[str, int], deadline: float, clock: Clock) -> None:
+        """Note the nodes that have not answered these messages by their deadline."""
+        until = clock.now() + MOST_DEADLINES * deadline
+        self.late |= {name: Late(node, until) for name, node in late.items()}
+
+    def _idle(self, nodes: Iterable[int]) -> NDArray[np.bool_]:
+        return self.fleet.among(set(nodes) - {late.node for late in self.late.values()})
+
+    def _forget_late(self, grid: Grid, clock: Clock) -> None:
         if self.late:
             for message in grid.pull_messages(set(self.late)):
                 self.late.pop(message.metadata.reply_to_message_id, None)
+        now = clock.now()
+        self.late = {name: late for name, late in self.late.items() if now < late.until}
 
     def _admit(self, nodes: Sequence[int], grid: Grid, clock: Clock) -> None:
         """Give new nodes numbers in the order of their partitions, or else of their ids."""
@@ -108,31 +136,38 @@ class Census:
             numbers.add(client)
 
     def _answers(self, nodes: Sequence[int], grid: Grid, clock: Clock) -> list[Answer]:
-        if not self.query or not nodes:
-            return []
-        first = _asked(nodes[:1], grid, clock)
-        self._answered |= bool(first)
-        if not self._answered:
+        answers: list[Answer] = []
+        wave = 1
+        while self.query and nodes:
+            wave = AT_ONCE if self._answered or self.fleet.partitioned else wave
+            arrivals = _asked(nodes[:wave], grid, clock)
+            self._judge([arrival.message for arrival in arrivals])
+            answers += [
+                _answer(node, metrics_of(message))
+                for node, message, _ in arrivals
+                if not message.has_error()
+            ]
+            nodes, wave = nodes[wave:], min(2 * wave, AT_ONCE)
+        return answers
+
+    def _judge(self, replies: Sequence[Message]) -> None:
+        """Ask nobody else if the ClientApp answers no queries; one node's failure tells nothing."""
+        failed = [reply.error for reply in replies if reply.has_error()]
+        raised = [str(error.reason) for error in failed if error.code == RAISED]
+        self._raised += len(raised)
+        self._answered |= len(failed) < len(replies) or self.fleet.partitioned
+        if not self._answered and (self._raised > 1 or any(NO_FUNCTION in each for each in raised)):
             self.query = False
             log.info(
                 "fedpace: clients answer no queries: sample counts are learned from replies, and "
                 "until then all count alike (see fedpace.flower.described)"
             )
-            return []
-        rest = nodes[1:]
-        waves = [rest[start : start + AT_ONCE] for start in range(0, len(rest), AT_ONCE)]
-        return [*first, *(answer for wave in waves for answer in _asked(wave, grid, clock))]
 
 
-def _asked(nodes: Sequence[int], grid: Grid, clock: Clock) -> list[Answer]:
+def _asked(nodes: Sequence[int], grid: Grid, clock: Clock) -> list[Arrival]:
     content = RecordDict({"config": ConfigRecord()})
     messages = [Message(content, node, MessageType.QUERY) for node in nodes]
-    arrivals = exchanged(grid, messages, deadline=LONGEST_QUERY, clock=clock).arrivals
-    return [
-        _answer(node, metrics_of(message))
-        for node, message, _ in arrivals
-        if not message.has_error()
-    ]
+    return exchanged(grid, messages, deadline=LONGEST_QUERY, clock=clock).arrivals
 
 
 def _answer(node: int, metrics: dict[str, object]) -> Answer:

@@ -47,7 +47,7 @@ class GradientNorms:
 
     def add(self, gradients: Iterable[Any]) -> None:
         """Note the gradients of one step: NumPy arrays or PyTorch tensors."""
-        squares = [(each * each).sum() for each in gradients if each is not None]
+        squares = [_square(each) for each in gradients if each is not None]
         if squares:  # numbers stay where they are: on a GPU, reading them would make it wait
             self._squares.append(sum(squares[1:], start=squares[0]))
 
@@ -59,6 +59,13 @@ class GradientNorms:
             mean = math.fsum(float(each) for each in self._squares) / len(self._squares)
             found[GRAD_NORM] = math.sqrt(mean)
         return found
+
+
+def _square(gradient: Any) -> Any:
+    """Return the sum of the squares, in 32 bits or more: those of 16 bits end at 65504."""
+    if gradient.dtype.itemsize < 4:
+        gradient = gradient.float() if hasattr(gradient, "float") else gradient.astype("float32")
+    return (gradient * gradient).sum()
 
 
 def measured(

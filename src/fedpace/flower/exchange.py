@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from flwr.app import Message
 from flwr.serverapp import Grid
+
+from fedpace.errors import InputError
 
 # Seconds between looks for replies, from short to long as time passes: every stamp is right to a
 # twentieth, or to the longest. Flower's own `send_and_receive` looks every three seconds.
@@ -49,9 +51,7 @@ def exchanged(
     """
     messages = list(messages)
     began = clock.now()
-    sent = zip(grid.push_messages(messages), messages, strict=True)
-    # Flower gives None for a message that could not be sent.
-    waiting = {name: message.metadata.dst_node_id for name, message in sent if name}
+    waiting = _sent(list(grid.push_messages(messages)), messages)
     arrivals: list[Arrival] = []
     while waiting:
         for message in grid.pull_messages(set(waiting)):
@@ -64,3 +64,30 @@ def exchanged(
         poll = min(max(passed / 20, SHORTEST_POLL), LONGEST_POLL)
         clock.sleep(min(poll, deadline - passed))
     return Exchange(arrivals, clock.now() - began, waiting)
+
+
+def _sent(names: Sequence[str | None], messages: Sequence[Message]) -> dict[str, int]:
+    """Return the node behind each message that was sent.
+
+    For one that could not be, Flower's grid of a SuperLink gives None instead of its name, and that
+    of the simulation nothing at all: there a message is known by the name that is written on it.
+    """
+    if len(names) != len(messages):
+        told = set(names)
+        messages = [each for each in messages if each.metadata.message_id in told]
+        names = [each.metadata.message_id for each in messages]
+    sent = zip(names, messages, strict=True)
+    return {name: message.metadata.dst_node_id for name, message in sent if name}
+
+
+def refuse_strangers(messages: Iterable[Message], drawn: Iterable[int]) -> None:
+    """Refuse messages to nodes that were not drawn, and more than one to a node."""
+    left = set(drawn)
+    for message in messages:
+        node = message.metadata.dst_node_id
+        if node not in left:
+            raise InputError(
+                "configure_train must keep to the nodes drawn, one message to each, got another to "
+                f"node {node}; call super().configure_train and change the messages it returns"
+            )
+        left.remove(node)

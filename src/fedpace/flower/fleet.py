@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.errors import InputError
-from fedpace.files import write_text
+from fedpace.files import write_through
 from fedpace.profile import FloatArray
 
 
@@ -69,9 +69,9 @@ class Fleet:
         return weights
 
     @property
-    def counted(self) -> int:
-        """Of how many clients the sample count is known."""
-        return sum(each is not None for each in self._samples)
+    def partitioned(self) -> bool:
+        """Whether a client has ever told its partition."""
+        return any(name.startswith("partition ") for name in self.names)
 
     def client(self, node: int) -> int:
         """Return the number of an admitted node's client."""
@@ -87,11 +87,17 @@ class Fleet:
         return np.array([self._latest.get(i) in here for i in range(len(self))], dtype=np.bool_)
 
     def save(self, path: Path) -> None:
-        """Write names and sample counts."""
-        write_text(path, json.dumps({"clients": self.names, "samples": self._samples}) + "\n")
+        """Write names and sample counts; return when the disk has them."""
+        text = json.dumps({"clients": self.names, "samples": self._samples}) + "\n"
+        write_through(path, text.encode())
 
     def load(self, path: Path) -> None:
         """Take over names and sample counts; nodes are admitted as they are seen again."""
+        if not path.exists():
+            raise InputError(
+                f"{path}: must lie beside the checkpoint, got none: it tells who is who; "
+                "put it back, or remove the checkpoint to begin anew"
+            )
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
             self.names, self._samples = list(record["clients"]), list(record["samples"])

@@ -13,16 +13,18 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
+from fedpace.flower.buffers import weights_in, with_averaged_buffers
 from fedpace.flower.census import Census
-from fedpace.flower.exchange import WALL, Arrival, Clock, exchanged
+from fedpace.flower.exchange import WALL, Arrival, Clock, exchanged, refuse_strangers
 from fedpace.flower.fleet import Fleet
 from fedpace.flower.job import Job
+from fedpace.flower.keeping import Kept
 from fedpace.flower.records import Layout, mean_metrics, metric_named, size_of
 from fedpace.flower.replies import Reader, Reading, as_reply
 from fedpace.flower.settings import Keys
 from fedpace.profile import FloatArray
 from fedpace.rounds.backend import Evaluation, Reply
-from fedpace.rounds.screening import BadReplyError
+from fedpace.rounds.state import State
 from fedpace.sampling.design import Draw
 
 log = logging.getLogger("flwr")
@@ -71,6 +73,8 @@ class GridBackend:
         self.sent = self.layout.vector(job.initial)
         self.round = 0
         self.draw: Draw | None = None
+        self.estimate = math.nan  # of the loss, from what the last round's clients reported
+        self.kept = Kept(None)  # what the loop has told of itself
         self.result = Result(arrays=job.initial)
 
     @property
@@ -107,13 +111,11 @@ class GridBackend:
         messages = list(
             self.rules.configure_train(self.round, arrays, self.job.train_config, self.grid)
         )
-        arrivals, waited, late = exchanged(
-            self.grid, messages, deadline=self.job.deadline, clock=self.clock
-        )
         self.draw = None
-        self.census.late |= late
+        refuse_strangers(messages, self.fleet.nodes(draw.clients.tolist()))
+        arrivals, waited = self._exchanged(messages)
         down = size_of(messages[0]) if messages else 0
-        reply = self.accepted(arrivals, bytes_down=down, waited=waited)
+        reply = self.accepted(arrivals, draw, self.kept.state, bytes_down=down, waited=waited)
         log.info(
             "[ROUND %d/%d] fedpace: %d of %d clients answered in %.1f s",
             self.round, self.job.rounds, reply.clients.size, draw.clients.size, waited,
@@ -121,18 +123,25 @@ class GridBackend:
         return reply
 
     def evaluate(self, parameters: FloatArray) -> Evaluation:
-        """Return loss and accuracy: the server's own evaluation, else the clients', else NaN."""
+        """Return loss and accuracy: the server's own evaluation, else the clients'.
+
+        Where neither is due the loss is that estimated from the replies, if it ends nothing, or
+        else NaN. An estimate that would end the run is checked by the clients at once.
+        """
         if not np.isfinite(parameters).all():
             return Evaluation(math.inf, math.nan)
         arrays = self.layout.record(parameters)
-        clients = self._asked_clients(arrays) if self.job.evaluates_after(self.round) else None
-        central = self.job.evaluate_fn and self.job.evaluate_fn(self.round, arrays)
+        job, promise = self.job, self.job.promises(self.estimate)
+        check = promise and job.evaluate_fn is None and job.evaluate_every > 0
+        clients = self._asked_clients(arrays) if check or job.evaluates_after(self.round) else None
+        central = job.evaluate_fn and job.evaluate_fn(self.round, arrays)
         if central is not None:
             self.result.evaluate_metrics_serverapp[self.round] = central
             log.info("fedpace: evaluation on the server: %s", dict(central))
-        found = [metric_named(each, "loss") for each in (central, clients)]
+        losses = [metric_named(each, "loss") for each in (central, clients)]
         accuracies = [metric_named(each, "acc") for each in (central, clients)]
-        return Evaluation(_first_number(found), _first_number(accuracies))
+        estimate = math.nan if promise else self.estimate
+        return Evaluation(_first_number([*losses, estimate]), _first_number(accuracies))
 
     def messages(
         self, kind: str, clients: Iterable[int], arrays: ArrayRecord, config: ConfigRecord
@@ -144,37 +153,32 @@ class GridBackend:
             for node in self.fleet.nodes(clients)
         ]
 
-    def accepted(self, arrivals: Iterable[Arrival], *, bytes_down: int, waited: float) -> Reply:
+    def accepted(
+        self,
+        arrivals: Iterable[Arrival],
+        draw: Draw,
+        state: State,
+        *,
+        bytes_down: int,
+        waited: float,
+    ) -> Reply:
         """Return what the replies say, without those that cannot be used."""
-        readings: list[Reading] = []
-        refused: list[int] = []
-        used: list[Message] = []
-        for node, message, seconds in arrivals:
-            client = self.fleet.client(node)
-            try:
-                readings.append(self._read(client, message, seconds))
-                used.append(message)
-            except BadReplyError as error:
-                if not message.has_error():
-                    refused.append(client)
-                name = self.fleet.names[client]
-                log.warning("fedpace: client %d (%s) is left out: %s", client, name, error)
-        self._learn(readings)
-        metrics = mean_metrics(used, self.keys.samples)
-        if metrics is not None:
-            self.result.train_metrics_clientapp[self.round] = metrics
-        return as_reply(readings, refused=refused, bytes_down=bytes_down, waited=waited)
-
-    def _read(self, client: int, message: Message, seconds: float) -> Reading:
         rate = self.job.train_config.get(self.keys.learning_rate)
-        return self.reader.read(
-            client,
-            message,
-            seconds,
+        readings, used, refused = self.reader.read_all(
+            arrivals,
+            self.fleet,
             layout=self.layout,
             sent=self.sent,
             learning_rate=float(rate) if isinstance(rate, (int, float)) else None,
         )
+        self._learn(readings)
+        metrics = mean_metrics(used, self.keys.samples)
+        if metrics is not None:
+            self.result.train_metrics_clientapp[self.round] = metrics
+        reply = as_reply(readings, refused=refused, bytes_down=bytes_down, waited=waited)
+        weights = weights_in(state, draw, reply, n=len(self.fleet))
+        self.estimate = float(weights @ reply.losses) if reply.losses.size else math.nan
+        return with_averaged_buffers(reply, weights, self.layout.trained)
 
     def _learn(self, readings: Iterable[Reading]) -> None:
         news = [
@@ -189,13 +193,16 @@ class GridBackend:
         if self.fleet_file is not None:
             self.fleet.save(self.fleet_file)
 
+    def _exchanged(self, messages: Iterable[Message]) -> tuple[list[Arrival], float]:
+        deadline = self.job.deadline
+        arrivals, waited, late = exchanged(self.grid, messages, deadline=deadline, clock=self.clock)
+        self.census.busy(late, deadline, self.clock)
+        return arrivals, waited
+
     def _asked_clients(self, arrays: ArrayRecord) -> MetricRecord | None:
         config = self.job.evaluate_config
         messages = self.rules.configure_evaluate(self.round, arrays, config, self.grid)
-        arrivals, _, late = exchanged(
-            self.grid, messages, deadline=self.job.deadline, clock=self.clock
-        )
-        self.census.late |= late
+        arrivals, _ = self._exchanged(messages)
         replies = [arrival.message for arrival in arrivals]
         metrics = self.rules.aggregate_evaluate(self.round, replies)
         if metrics is not None:

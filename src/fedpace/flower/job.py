@@ -31,6 +31,9 @@ class Job:
         Clients evaluate in every so many rounds and in the last; 0 for never.
     scheduled : bool
         Whether the server sets the learning rate.
+    target_loss : float, optional
+        Where training or a pilot ends. If the clients' own losses promise it, they evaluate at
+        once.
     """
 
     initial: ArrayRecord
@@ -41,8 +44,13 @@ class Job:
     evaluate_fn: CentralEvaluation | None = None
     evaluate_every: int = 0
     scheduled: bool = False
+    target_loss: float | None = None
 
     def evaluates_after(self, index: int) -> bool:
         """Tell whether clients evaluate after a round; Flower lets them not before the first."""
         every = self.evaluate_every
         return every > 0 and index > 0 and (index % every == 0 or index == self.rounds)
+
+    def promises(self, estimate: float) -> bool:
+        """Tell whether an estimate of the loss would end the run, and so is to be checked."""
+        return self.target_loss is not None and estimate <= self.target_loss

@@ -10,7 +10,9 @@ import numpy as np
 
 from fedpace.estimation.adaptive import Outcome, Pilots
 from fedpace.flower.job import Job
+from fedpace.flower.records import Layout
 from fedpace.flower.settings import Settings
+from fedpace.rounds.checkpoint import Checkpoint
 from fedpace.rounds.history import Row
 from fedpace.rounds.journal import Found, Journal
 from fedpace.rounds.state import State
@@ -32,6 +34,7 @@ class Kept:
 
     def __init__(self, inner: Journal | None) -> None:
         self.rows: list[Row] = []
+        self.state = State(np.empty(0), 0, 0.0)  # the latest: who was asked, and who answered
         self._inner = inner
         self._resumed: set[str] = set()
 
@@ -40,6 +43,7 @@ class Kept:
         found = None if self._inner is None else self._inner.resume(phase)
         if found is not None and phase not in self._resumed:
             self.rows += found.rows
+            self.state = found.state
         self._resumed.add(phase)
         return found
 
@@ -48,8 +52,17 @@ class Kept:
     ) -> None:
         """Keep a finished round."""
         self.rows.append(row)
+        self.state = state
         if self._inner is not None:
             self._inner.record(phase, state, row, rng)
+
+
+def checkpoint_of(settings: Settings, layout: Layout) -> Checkpoint | None:
+    """Return the file that the run is kept in, with what was in it."""
+    if settings.checkpoint is None:
+        return None
+    arrays = [[*each] for each in zip(layout.names, layout.shapes, strict=True)]
+    return Checkpoint(Path(settings.checkpoint), settings.about() | {"arrays": arrays})
 
 
 def stored(out: Path, settings: Settings, job: Job, clients: int, outcome: Outcome) -> Path:

@@ -19,6 +19,8 @@ from fedpace.rounds.screening import BadReplyError
 LONGEST_HEADER = 4096
 # Whatever the bytes of an array that is none may raise.
 UNREADABLE = (ValueError, TypeError, OSError, EOFError, MemoryError, OverflowError, SyntaxError)
+# What PyTorch calls the arrays that its layers keep beside their parameters.
+BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,8 @@ class Layout:
     """Where each array of a model lies in the one vector that is trained.
 
     All arrays are part of the vector, floats of any precision as well as integers and truth values
-    such as a counter of batches: they are averaged with the same weights, and rounded to the
-    nearest when they are sent. Every array keeps its type.
+    such as a counter of batches, which are rounded to the nearest when they are sent. Every array
+    keeps its type. Buffers, which no gradient moves, are told from the rest by type and name.
 
     >>> layout = Layout.of(ArrayRecord([np.array([1.5, 2.0], np.float32), np.array(7)]))
     >>> vector = layout.vector(layout.record(np.array([0.5, 1.0, 7.6])))
@@ -67,15 +69,17 @@ class Layout:
         """The number of entries of each array."""
         return tuple(int(np.prod(shape)) for shape in self.shapes)
 
-    @property
-    def length(self) -> int:
-        """P."""
-        return sum(self.sizes)
+    @cached_property
+    def floats(self) -> NDArray[np.bool_]:
+        """Which entries are floats."""
+        return np.repeat([kind.kind == "f" for kind in self.types], self.sizes)
 
     @cached_property
     def trained(self) -> NDArray[np.bool_]:
-        """Which entries are floats: those that gradients move."""
-        return np.repeat([kind.kind == "f" for kind in self.types], self.sizes)
+        """Which entries gradients move: floats but for running means and variances."""
+        typed = zip(self.names, self.types, strict=True)
+        parameters = [kind.kind == "f" and not name.endswith(BUFFERS) for name, kind in typed]
+        return np.repeat(parameters, self.sizes)
 
     def vector(self, arrays: ArrayRecord) -> FloatArray:
         """Return the arrays one after the other in float64, or say why they do not fit."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,6 +12,8 @@ import numpy as np
 from flwr.app import Message
 
 from fedpace.flower.client import COMPUTING, GRAD_NORM, LOSS, SAMPLES, STEPS
+from fedpace.flower.exchange import Arrival
+from fedpace.flower.fleet import Fleet
 from fedpace.flower.records import Layout, arrays_of, metrics_of, size_of
 from fedpace.profile import FloatArray
 from fedpace.rounds.backend import NOTHING, Reply
@@ -43,6 +45,35 @@ class Reader:
     _reported: bool = False
     _said: set[str] = field(default_factory=set)
 
+    def read_all(
+        self,
+        arrivals: Iterable[Arrival],
+        fleet: Fleet,
+        *,
+        layout: Layout,
+        sent: FloatArray,
+        learning_rate: float | None,
+    ) -> tuple[list[Reading], list[Message], list[int]]:
+        """Return what can be used, the messages it was in, and whose reply is refused."""
+        readings: list[Reading] = []
+        used: list[Message] = []
+        refused: list[int] = []
+        for node, message, seconds in arrivals:
+            client = fleet.client(node)
+            try:
+                reading = self.read(
+                    client, message, seconds, layout=layout, sent=sent, learning_rate=learning_rate
+                )
+            except BadReplyError as error:
+                if not message.has_error():
+                    refused.append(client)
+                name = fleet.names[client]
+                log.warning("fedpace: client %d (%s) is left out: %s", client, name, error)
+            else:
+                readings.append(reading)
+                used.append(message)
+        return readings, used, refused
+
     def read(
         self,
         client: int,
@@ -58,16 +89,14 @@ class Reader:
             raise BadReplyError(f"error {message.error.code}: {message.error.reason!s:.200}")
         metrics = metrics_of(message)
         samples = self._samples(metrics.get(self.samples_key))
-        loss = self.border.loss(metrics[LOSS]) if LOSS in metrics else math.nan
-        computing = self.border.loss(metrics[COMPUTING]) if COMPUTING in metrics else math.nan
+        loss = self.border.loss(client, metrics[LOSS]) if LOSS in metrics else math.nan
+        computing = self.border.seconds(metrics[COMPUTING]) if COMPUTING in metrics else math.nan
         update = layout.vector(arrays_of(message)) - sent
         # Counters are no part of what is judged: they grow alike for everyone.
-        trained = self.border.update(
-            client, update[layout.trained], length=int(layout.trained.sum())
-        )
+        self.border.update(client, update[layout.floats], length=int(layout.floats.sum()))
         if not np.isfinite(update).all():
             raise BadReplyError("the update is not finite")
-        norm = self._grad_norm(client, metrics, trained, learning_rate)
+        norm = self._grad_norm(client, metrics, update[layout.trained], learning_rate)
         return Reading(client, update, seconds, norm, loss, computing, size_of(message), samples)
 
     def _samples(self, value: object) -> int | None:
@@ -89,8 +118,9 @@ class Reader:
         steps and rate are not known tells nothing.
         """
         if GRAD_NORM in metrics:
+            norm = self.border.grad_norm(client, metrics[GRAD_NORM])
             self._reported = True
-            return self.border.grad_norm(client, metrics[GRAD_NORM])
+            return norm
         length = float(np.linalg.norm(update))
         steps = metrics.get(STEPS, self.local_steps)
         if steps is not None and rate is not None and rate > 0:
@@ -112,6 +142,18 @@ class Reader:
         if message not in self._said:
             self._said.add(message)
             log.warning("fedpace: %s", message)
+
+
+def without_failures(replies: Iterable[Message]) -> list[Message]:
+    """Return the evaluations that worked, and log how many did not."""
+    replies = list(replies)
+    failed = [reply.error for reply in replies if reply.has_error()]
+    if failed:
+        log.warning(
+            "fedpace: %d of %d evaluations failed, the first with error %d: %.200s",
+            len(failed), len(replies), failed[0].code, failed[0].reason,
+        )  # fmt: skip
+    return [reply for reply in replies if not reply.has_error()]
 
 
 def as_reply(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from fedpace.flower.exchange import WALL, Clock
 from fedpace.profile import positive_count
 from fedpace.rounds.schedules import Schedule
 from fedpace.sampling.schemes import SCHEMES
+
+# Schemes that look at sample counts alone: nothing else is to be learned first.
+WITHOUT_PILOTS = ("full", "uniform", "weighted")
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,8 @@ class Settings:
     scheme : str
         full, uniform, weighted, statistical, optimal-mean or optimal-max.
     max_weight : float > 0, optional
-        Caps p_i / (K q_i). At 1 one draw moves the model no farther than the client's own update.
+        Caps p_i / (K q_i), at least 1/k. At 1 one draw moves the model no farther than the client's
+        own update, unless the client seldom answers and its update is made to count for more.
     pilots : WarmUp or Pilots
         How to learn before the first optimal draw: some rounds of weighted sampling that count as
         training, or the two pilots of the paper's Algorithm 2.
@@ -61,7 +66,8 @@ class Settings:
         In every so many rounds and in the last; 0 for never. Every evaluation waits for the
         slowest of them.
     schedule : function of the round, optional
-        Sets the learning rate in the messages' config, under `keys.learning_rate`.
+        Sets the learning rate in the messages' config, under `keys.learning_rate`. Only `start`
+        does so, not Flower's own loop.
     local_steps : int ≥ 1, optional
         E, for clients that report neither gradient norm nor steps.
     target_loss, target_accuracy : float, optional
@@ -103,6 +109,14 @@ class Settings:
         positive_count("k", self.k)
         positive_count("refresh", self.refresh, "give the rounds between two solutions")
         positive_count("min_available_nodes", self.min_available_nodes, "give 2")
+        positive_count(
+            "pilots.rounds", self.pilots.rounds, "give WarmUp(10), or a scheme that learns nothing"
+        )
+        if self.max_weight is not None and not self.max_weight * self.k >= 1 - 1e-9:
+            raise InputError(
+                f"max_weight must be at least 1/k = {1 / self.k:g}, got {self.max_weight:g}; "
+                "the weights of K clients sum to 1 on average: raise it or k"
+            )
         if self.scheme not in SCHEMES:
             hint = nearest(self.scheme, SCHEMES)
             raise InputError(f"scheme must be a known name, got '{self.scheme}'; {hint}")
@@ -114,6 +128,13 @@ class Settings:
         if self.deadline is not None and not self.deadline > 0:
             raise InputError(f"deadline must be positive, got {self.deadline}; leave it out")
 
+    @property
+    def ending_loss(self) -> float | None:
+        """The highest loss that ends training or a pilot."""
+        pilots = [min(self.pilots.thresholds)] if isinstance(self.pilots, Pilots) else []
+        target = [] if self.target_loss is None else [self.target_loss]
+        return max([*pilots, *target], default=None)
+
     def about(self) -> dict[str, Any]:
         """Return what a checkpoint must agree with."""
         return {
@@ -124,3 +145,18 @@ class Settings:
             "c_over_s0": self.c_over_s0,
             "pilots": asdict(self.pilots),
         }
+
+    def doubts(self, rounds: int, *, evaluated: bool) -> Iterator[str]:
+        """Yield what speaks against these settings; `evaluated` says whether the server does."""
+        if self.scheme not in WITHOUT_PILOTS and rounds <= self.pilots.rounds:
+            yield (
+                f"no round is drawn by {self.scheme}: all {rounds} are for learning; "
+                f"give more than {self.pilots.rounds} rounds, or fewer to pilots"
+            )
+        if not (evaluated or self.evaluate_every * self.fraction_evaluate) and not (
+            self.target_loss is None and self.target_accuracy is None
+        ):
+            yield (
+                "nobody evaluates, so no target will be reached; "
+                "give evaluate_fn, or evaluate_every and fraction_evaluate above 0"
+            )

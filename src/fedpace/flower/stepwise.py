@@ -11,16 +11,13 @@ from fedpace.errors import InputError
 from fedpace.estimation.adaptive import blank_profile, known_so_far
 from fedpace.flower.exchange import Arrival
 from fedpace.flower.grid_backend import GridBackend
-from fedpace.flower.settings import Settings
+from fedpace.flower.settings import WITHOUT_PILOTS, Settings
 from fedpace.rounds.history import Row
 from fedpace.rounds.loop import completed, drawn, row_of
 from fedpace.rounds.state import State
 from fedpace.sampling.design import Design, Draw
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
-
-# Schemes that look at sample counts alone: nothing else is to be learned first.
-WITHOUT_PILOTS = ("full", "uniform", "weighted")
 
 
 class Stepwise:
@@ -50,9 +47,12 @@ class Stepwise:
         backend.present()  # before the first design: it needs to know who there is
         backend.round, backend.sent = server_round, backend.layout.vector(arrays)
         self._state = self._state._replace(parameters=backend.sent)
-        self._draw = drawn(backend, self._current_design(), self._rng)
-        self._began = backend.clock.now()
-        return self._draw
+        draw = drawn(backend, self._current_design(), self._rng)
+        while draw is None:  # all who are there came since: solve for them
+            self._design = None
+            draw = drawn(backend, self._current_design(), self._rng)
+        self._draw, self._began = draw, backend.clock.now()
+        return draw
 
     def sent(self, messages: list[Message]) -> list[Message]:
         """Note when the messages were made, and return them."""
@@ -70,7 +70,9 @@ class Stepwise:
             for reply in replies
             if (node := reply.metadata.src_node_id) in asked  # whoever was not asked is not heard
         }
-        reply = self.backend.accepted(arrivals.values(), bytes_down=0, waited=waited)
+        reply = self.backend.accepted(
+            arrivals.values(), self._draw, self._state, bytes_down=0, waited=waited
+        )
         self._state, weights, missing = completed(
             self._state, self._draw, reply, n=self.backend.weights.size
         )
@@ -79,19 +81,18 @@ class Stepwise:
         return self.backend.layout.record(self._state.parameters)
 
     def _current_design(self) -> Design:
-        """Return what to draw from: weighted while warming up, then solved for now and then."""
-        settings, rounds = self.settings, len(self.rows)
-        warm = rounds < settings.pilots.rounds
-        due = rounds % settings.refresh == 0 or rounds == settings.pilots.rounds
-        if self._design is None or due:
-            if settings.scheme in WITHOUT_PILOTS:
-                name, profile = settings.scheme, blank_profile(self.backend)
-            elif warm:
-                name, profile = "weighted", blank_profile(self.backend)
-            else:
-                name = settings.scheme
-                profile = known_so_far(self.backend, self.rows, settings.c_over_s0)
-            self._design = SCHEMES[name](profile, settings.k, max_weight=settings.max_weight)
+        """Return what to draw from: weighted while warming up, then solved for now and then.
+
+        What looks at sample counts alone is taken anew in every round: they may be news.
+        """
+        settings, trained = self.settings, len(self.rows) - self.settings.pilots.rounds
+        if settings.scheme in WITHOUT_PILOTS or trained < 0:
+            name = settings.scheme if settings.scheme in WITHOUT_PILOTS else "weighted"
+            return SCHEMES[name](blank_profile(self.backend), settings.k)
+        if self._design is None or trained % settings.refresh == 0:
+            profile = known_so_far(self.backend, self.rows, settings.c_over_s0)
+            scheme = SCHEMES[settings.scheme]
+            self._design = scheme(profile, settings.k, max_weight=settings.max_weight)
         return self._design
 
     def _seconds(self, reply: Message, waited: float) -> float:

@@ -19,13 +19,12 @@ from fedpace.estimation.adaptive import Live, Outcome, run_adaptive, run_known
 from fedpace.flower.census import Census
 from fedpace.flower.grid_backend import GridBackend
 from fedpace.flower.job import CentralEvaluation, Job
-from fedpace.flower.keeping import Kept, Until, stored
+from fedpace.flower.keeping import Kept, Until, checkpoint_of, stored
 from fedpace.flower.records import mean_metrics
-from fedpace.flower.replies import Reader
-from fedpace.flower.settings import Settings
-from fedpace.flower.stepwise import WITHOUT_PILOTS, Stepwise
+from fedpace.flower.replies import Reader, without_failures
+from fedpace.flower.settings import WITHOUT_PILOTS, Settings
+from fedpace.flower.stepwise import Stepwise
 from fedpace.profile import positive_count
-from fedpace.rounds.checkpoint import Checkpoint
 from fedpace.rounds.history import History
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
@@ -86,10 +85,12 @@ class AdaptiveSampling(Settings, Strategy):
             evaluate_fn,
             self.evaluate_every if self.fraction_evaluate > 0 else 0,
             self.schedule is not None,
+            self.ending_loss,
         )
+        self._warn(job)
         self.outcome, self._steps = None, None
         backend = self._backend = self._opened(grid, job)
-        self._kept = Kept(self._journal(backend))
+        self._kept = backend.kept = Kept(checkpoint_of(self, backend.layout))
         backend.present()
         self.outcome = outcome = self._run(backend)
         backend.result.arrays = backend.layout.record(outcome.state.parameters)
@@ -132,13 +133,15 @@ class AdaptiveSampling(Settings, Strategy):
         server_round: int,
         arrays: ArrayRecord,
         config: ConfigRecord,
-        grid: Grid,  # noqa: ARG002 - Flower's signature
+        grid: Grid,
     ) -> Iterable[Message]:
-        """Return one message for each client that evaluates: a share of those connected."""
+        """Return one message for each client that evaluates: a share of those connected now."""
         backend = self._backend
         if backend is None or self.fraction_evaluate == 0:
             return []
-        clients = np.flatnonzero(backend.present())
+        clients = np.flatnonzero(backend.census.idle(grid))
+        if not clients.size:
+            return []
         count = max(1, round(self.fraction_evaluate * clients.size))
         rng = Seeds(self.seed).stream("evaluate", server_round)
         chosen = np.sort(rng.choice(clients, count, replace=False))
@@ -151,13 +154,18 @@ class AdaptiveSampling(Settings, Strategy):
         replies: Iterable[Message],
     ) -> MetricRecord | None:
         """Return the clients' metrics, averaged by their sample counts."""
-        fine = [reply for reply in replies if not reply.has_error()]
-        return mean_metrics(fine, self.keys.samples)
+        return mean_metrics(without_failures(replies), self.keys.samples)
 
     def summary(self) -> None:
         """Log what the strategy does."""
         log.info("fedpace: %s sampling, K = %d, seed %d", self.scheme, self.k, self.seed)
         log.info("fedpace: learning by %s, solved again every %d rounds", self.pilots, self.refresh)
+
+    def _warn(self, job: Job) -> None:
+        if type(self).aggregate_train is not AdaptiveSampling.aggregate_train:
+            log.warning("fedpace: start does not call aggregate_train: its loop aggregates")
+        for doubt in self.doubts(job.rounds, evaluated=job.evaluate_fn is not None):
+            log.warning("fedpace: %s", doubt)
 
     def _opened(self, grid: Grid, job: Job) -> GridBackend:
         census = Census(
@@ -166,7 +174,7 @@ class AdaptiveSampling(Settings, Strategy):
         fleet_file = None
         if self.checkpoint is not None:
             fleet_file = Path(f"{self.checkpoint}.clients.json")
-            if Path(self.checkpoint).exists() and fleet_file.exists():
+            if Path(self.checkpoint).exists():
                 census.fleet.load(fleet_file)
         return GridBackend(
             grid,
@@ -178,13 +186,6 @@ class AdaptiveSampling(Settings, Strategy):
             fleet_file=fleet_file,
             clock=self.clock,
         )
-
-    def _journal(self, backend: GridBackend) -> Checkpoint | None:
-        if self.checkpoint is None:
-            return None
-        layout = backend.layout
-        arrays = [[*each] for each in zip(layout.names, layout.shapes, strict=True)]
-        return Checkpoint(Path(self.checkpoint), self.about() | {"arrays": arrays})
 
     def _run(self, backend: GridBackend) -> Outcome:
         job = backend.job

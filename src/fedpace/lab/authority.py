@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
@@ -22,6 +23,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 # Clocks of small devices may lag behind.
 BACKDATED = datetime.timedelta(days=2)
+# What expires within so many days is made anew: there must be time to bring it to all devices.
+# Where even new ones are short-lived, it is half of their life.
+SOON = 30
 
 
 class Signed(NamedTuple):
@@ -47,7 +51,54 @@ def read_authority(certificate: bytes, key: bytes) -> Signed:
 def new_authority(days: int) -> Signed:
     """Make an authority; its name is random, so that two are never taken for each other."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = _named(f"fedpace authority {os.urandom(4).hex()}")
+    return _authority(_named(f"fedpace authority {os.urandom(4).hex()}"), key, days)
+
+
+def renewed_authority(authority: Signed, days: int) -> Signed:
+    """Return the same authority, valid for longer: whoever trusts the one trusts the other."""
+    return _authority(authority.certificate.subject, authority.key, days)
+
+
+def objection(
+    certificate: bytes, key: bytes, authority: Signed, *, hosts: Sequence[str], days: int
+) -> str:
+    """Return why a certificate is of no use, or soon will be; empty if it is fine."""
+    try:
+        found = x509.load_pem_x509_certificate(certificate)
+        private = load_pem_private_key(key, None)
+    except (ValueError, TypeError):
+        return "it cannot be read"
+    if found.public_key() != private.public_key():
+        return "its key is another's"
+    try:
+        found.verify_directly_issued_by(authority.certificate)
+    except (ValueError, TypeError, InvalidSignature):
+        return "another authority signed it"
+    known = hosts_of(certificate)
+    if missing := [host for host in hosts if str(_host(host).value) not in known]:
+        return f"it did not hold for {missing[0]}"
+    return expiry(found, days)
+
+
+def expiry(certificate: x509.Certificate, days: int) -> str:
+    """Return when a certificate expires, if that is soon; a new one would last for `days`."""
+    end = certificate.not_valid_after_utc
+    left = end - datetime.datetime.now(datetime.UTC)
+    soon = left < datetime.timedelta(days=min(SOON, days / 2))
+    return f"it was valid until {end:%Y-%m-%d} only" if soon else ""
+
+
+def hosts_of(certificate: bytes) -> list[str]:
+    """Return the hosts that a server's certificate holds for; none if it cannot be read."""
+    try:
+        found = x509.load_pem_x509_certificate(certificate)
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, x509.ExtensionNotFound):
+        return []
+    return [str(name.value) for name in names]
+
+
+def _authority(name: x509.Name, key: ec.EllipticCurvePrivateKey, days: int) -> Signed:
     builder = _builder(name, name, key, days)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
     builder = builder.add_extension(_usage(signs=True), True)

@@ -19,11 +19,14 @@ DAYS = 825
 
 def make_certificates(
     folder: Path, devices: Sequence[str], hosts: Sequence[str], *, days: int = DAYS
-) -> list[str]:
+) -> dict[str, str]:
     """Write NAME.pem and NAME-key.pem for the server and each device, signed by one authority.
 
     An authority in the folder (ca.pem, ca-key.pem) is used again, and certificates that are there
-    are left alone, so that devices can be added later. Keys are readable for this user only.
+    are left alone, so that devices can be added later. Made anew are those that expire within 30
+    days, the server's if a host is new, and what cannot be used. An authority that expires within
+    30 days keeps its name and its key, so that what it has signed stays valid. Keys are readable
+    for this user only.
 
     Parameters
     ----------
@@ -32,29 +35,33 @@ def make_certificates(
     devices : names
         A device's name is the common name of its certificate.
     hosts : names or addresses
-        What devices call the server by; its certificate holds for these.
+        What devices call the server by; its certificate holds for these, and for those that it
+        held for before.
     days : int
         How long certificates are valid.
 
     Returns
     -------
-    list of str
-        The names that were signed now.
+    dict of str to str
+        The names that were signed now, with the reason; empty where there was none before.
     """
     _need_cryptography()
-    from fedpace.lab.authority import new_certificate
+    from fedpace.lab.authority import hosts_of, new_certificate
 
     for name in devices:
         _check(name)
     _made(folder)
-    authority = _authority(folder, days)
-    signed = []
+    signed: dict[str, str] = {}
+    authority = _authority(folder, days, signed)
     for name in (SERVER, *devices):
-        if (folder / f"{name}.pem").exists() and (folder / f"{name}-key.pem").exists():
+        wanted = list(hosts) if name == SERVER else []
+        reason = _objection(folder, name, authority, hosts=wanted, days=days)
+        if reason is None:
             continue
-        allowed = hosts if name == SERVER else ()
-        _write(folder, name, new_certificate(name, allowed, authority, days))
-        signed.append(name)
+        if reason and wanted:
+            wanted = list(dict.fromkeys([*wanted, *hosts_of(_bytes(folder, name)[0])]))
+        _write(folder, name, new_certificate(name, wanted, authority, days))
+        signed[name] = reason
     return signed
 
 
@@ -66,21 +73,48 @@ def _check(name: str) -> None:
         )
 
 
-def _authority(folder: Path, days: int) -> Signed:
-    """Read the authority, or make it."""
-    from fedpace.lab.authority import new_authority, read_authority
+def _authority(folder: Path, days: int, signed: dict[str, str]) -> Signed:
+    """Read the authority, or make it; note in `signed` if it is made anew."""
+    from fedpace.lab.authority import expiry, new_authority, read_authority, renewed_authority
 
-    certificate, key = folder / f"{AUTHORITY}.pem", folder / f"{AUTHORITY}-key.pem"
-    if not certificate.exists():
+    if not (folder / f"{AUTHORITY}.pem").exists():
         made = new_authority(days)
         _write(folder, AUTHORITY, made)
         return made
     try:
-        return read_authority(certificate.read_bytes(), key.read_bytes())
+        found = read_authority(*_bytes(folder, AUTHORITY))
     except (OSError, ValueError, TypeError) as error:
+        key = folder / f"{AUTHORITY}-key.pem"
         raise InputError(
             f"{key}: cannot be read as the authority's key: {error}; choose another --out"
         ) from None
+    if reason := expiry(found.certificate, days):
+        found = renewed_authority(found, days)
+        _write(folder, AUTHORITY, found)
+        signed[AUTHORITY] = reason
+    return found
+
+
+def _objection(
+    folder: Path, name: str, authority: Signed, *, hosts: Sequence[str], days: int
+) -> str | None:
+    """Return why a certificate must be made: None, it need not; empty, there is none."""
+    from fedpace.lab.authority import objection
+
+    try:
+        certificate, key = _bytes(folder, name)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise InputError(
+            f"{folder}: the certificate of '{name}' cannot be read: {error.strerror}; choose "
+            "another --out"
+        ) from None
+    return objection(certificate, key, authority, hosts=hosts, days=days) or None
+
+
+def _bytes(folder: Path, name: str) -> tuple[bytes, bytes]:
+    return (folder / f"{name}.pem").read_bytes(), (folder / f"{name}-key.pem").read_bytes()
 
 
 def _write(folder: Path, name: str, signed: Signed) -> None:
@@ -90,10 +124,13 @@ def _write(folder: Path, name: str, signed: Signed) -> None:
 
 
 def _write_file(path: Path, contents: bytes, mode: int) -> None:
+    """Replace a file whole: a key that others depend on must not be lost half-way."""
+    part = path.with_name(f".{path.name}.part")
     try:
-        path.unlink(missing_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        part.unlink(missing_ok=True)
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(contents)
+        part.replace(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}; choose another") from None
 

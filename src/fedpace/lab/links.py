@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import os
-import tempfile
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -20,13 +18,13 @@ PRIVATE = IPv4Network("10.0.0.0/8")
 PREFIX = 22
 
 
-def raise_network(names: Names, devices: int, packet: int) -> IPv4Network:
+def raise_network(names: Names, devices: int, packet: int, labs: Path) -> IPv4Network:
     """Make the bridge, the namespaces and the links; return the addresses chosen.
 
     The bridge has the first address, device i the one after the i-th. No packet is longer than
-    `packet` bytes.
+    `packet` bytes. Labs that are written down in the folder `labs` choose one after another.
     """
-    with _one_at_a_time():
+    with _one_at_a_time(labs):
         subnet = free_subnet(names.lab, taken_subnets())
         server = server_address(subnet)
         ip_batch(
@@ -127,9 +125,8 @@ def _device_side(address: IPv4Address, packet: int) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Let no other lab of this user choose its subnet meanwhile."""
-    path = Path(tempfile.gettempdir(), f"fedpace-lab-{os.getuid()}.lock")
-    with path.open("a") as file:
+def _one_at_a_time(labs: Path) -> Iterator[None]:
+    """Let no other lab of this folder choose its subnet meanwhile."""
+    with (labs / ".lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

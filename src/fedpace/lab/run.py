@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from fedpace.studies.study import Study
 
 # The usual seconds of each client, one per line, in the directory of the runs.
 TIMES = "times.txt"
+# What the checkpoint of a run keeps the devices' sample counts under.
+SAMPLES = "samples"
 
 
 class Standing(NamedTuple):
@@ -74,11 +77,15 @@ def run_on_devices(
     for done, job in enumerate(jobs):
         progress(Standing(job, done, len(jobs)))
         if is_stored(store, study, job, say):
+            _forget_checkpoint(study, job, directory)
             continue
         journal = checkpoint_of(study, job, directory)
         shown = partial(Standing, job, done, len(jobs))
         watched = Watched(journal, lambda row, shown=shown: progress(shown(row)))  # type: ignore[misc]
         devices = _devices(study, job, server, waiting, say)
+        # The weights of a run are those that it began with, whoever is there after a restart.
+        devices.prepare(job_of(study, job.seed, server.names), journal.notes.get(SAMPLES))
+        journal.notes[SAMPLES] = devices.samples
         outcome = run_with(devices, study, *job, live=_live(study, watched))
         store.save(study, job.scheme, job.seed, outcome)
         journal.remove()
@@ -94,15 +101,25 @@ def jobs_of(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> list[
 
 def checkpoint_of(study: Study, job: Job, directory: Path) -> Checkpoint:
     """Return the journal of one run: a file beside the stored runs."""
-    folder = directory / "checkpoints"
-    folder.mkdir(parents=True, exist_ok=True)
+    path = _checkpoint_path(study, job, directory)
+    path.parent.mkdir(parents=True, exist_ok=True)
     about = {
         "version": fedpace.__version__,
         "study": study.model_dump(mode="json"),
         "scheme": job.scheme,
         "seed": job.seed,
     }
-    return Checkpoint(folder / f"{run_key(study, *job)}.npz", about)
+    return Checkpoint(path, about)
+
+
+def _checkpoint_path(study: Study, job: Job, directory: Path) -> Path:
+    return directory / "checkpoints" / f"{run_key(study, *job)}.npz"
+
+
+def _forget_checkpoint(study: Study, job: Job, directory: Path) -> None:
+    """Remove what is left of a run that was stored when the server was killed."""
+    with contextlib.suppress(OSError):
+        _checkpoint_path(study, job, directory).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -168,8 +185,8 @@ def _devices(
     waiting: Waiting,
     say: Callable[[str], None],
 ) -> Devices:
-    """Return the backend of a run, with the devices ready for it."""
-    devices = Devices(
+    """Return the backend of a run."""
+    return Devices(
         server,
         model_of(study),
         Seeds(job.seed),
@@ -178,8 +195,6 @@ def _devices(
         patience=waiting.patience,
         say=say,
     )
-    devices.prepare(job_of(study, job.seed, server.names))
-    return devices
 
 
 def _live(study: Study, journal: Journal) -> Live:

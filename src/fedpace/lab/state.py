@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -95,9 +96,37 @@ def make_folder(folder: Path) -> None:
         ) from None
 
 
+def claim(lab: Lab, folder: Path) -> None:
+    """Write a lab down for the first time; of two who do so at once, one is refused."""
+    path = folder / FILE
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(_text(lab))
+    except FileExistsError:
+        raise taken(lab.name, str(path)) from None
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise InputError(
+            f"{path}: cannot be written: {error.strerror}; choose another --state"
+        ) from None
+
+
+def taken(name: str, left: str) -> InputError:
+    """Return the error that there is something of a lab of this name."""
+    return InputError(
+        f"--name must be free, got '{name}', of which there is {left}; take it down first with: "
+        f"fedpace lab down --name {name}"
+    )
+
+
 def write_lab(lab: Lab, folder: Path) -> None:
-    """Write a lab down."""
-    write_text(folder / FILE, json.dumps(asdict(lab), indent=2) + "\n")
+    """Write a lab down anew."""
+    write_text(folder / FILE, _text(lab))
+
+
+def _text(lab: Lab) -> str:
+    return json.dumps(asdict(lab), indent=2) + "\n"
 
 
 def read_lab(name: str, given: Path | None = None) -> Lab:
@@ -124,6 +153,17 @@ def known_labs(given: Path | None = None) -> list[str]:
 
 
 def forget(folder: Path) -> None:
-    """Remove what is written down of a lab; a folder that is no lab's is left alone."""
-    if (folder / FILE).exists():
-        shutil.rmtree(folder, ignore_errors=True)
+    """Remove what is written down of a lab; a folder that is no lab's is left alone.
+
+    The file that makes it a lab's goes last, so that whoever is killed here can begin again.
+    """
+    if not (folder / FILE).exists():
+        return
+    with contextlib.suppress(OSError):  # the caller looks at what is left
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != FILE:
+                path.unlink()
+        (folder / FILE).unlink()
+        folder.rmdir()

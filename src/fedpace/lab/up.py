@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from fedpace.devices.distributions import usual_times
-from fedpace.errors import InputError
 from fedpace.lab.calibration import Calibrated, calibrate
 from fedpace.lab.certs import make_certificates
 from fedpace.lab.down import left_of, take_down
@@ -20,7 +19,7 @@ from fedpace.lab.links import raise_network, server_address
 from fedpace.lab.names import Names
 from fedpace.lab.own_shard import job_of
 from fedpace.lab.shaping import packet_size, rates_for
-from fedpace.lab.state import Lab, lab_folder, make_folder, write_lab
+from fedpace.lab.state import Lab, claim, lab_folder, make_folder, taken, write_lab
 from fedpace.lab.studies import client_count, model_of
 from fedpace.network.devices import Devices
 from fedpace.network.server import DeviceServer
@@ -73,16 +72,13 @@ def bring_up(
     """
     names = Names(name)
     if left := left_of(name, state):
-        raise InputError(
-            f"--name must be free, got '{name}', of which there is {left[0]}; take it down first "
-            f"with: fedpace lab down --name {name}"
-        )
+        raise taken(name, left[0])
     lab = _planned(study, name, _asked(study, times, seed), time_scale, paced=paced)
     folder = lab_folder(name, state)
     make_folder(folder)
-    write_lab(lab, folder)  # first, so that the folder is known as a lab's
+    claim(lab, folder)  # first, so that the folder is known as this lab's
     try:
-        lab = _connected(lab, names)
+        lab = _connected(lab, names, folder.parent)
         write_lab(lab, folder)
         make_certificates(folder / CERTIFICATES, lab.device_names, [lab.host, "localhost"])
         found = _calibrated(Fleet(lab, folder, limits or Limits()), study, seed, say)
@@ -123,10 +119,11 @@ def _asked(study: Study, times: str, seed: int) -> FloatArray:
     return usual_times(times, sizes, Seeds(seed).stream("times"))
 
 
-def _connected(lab: Lab, names: Names) -> Lab:
+def _connected(lab: Lab, names: Names, labs: Path) -> Lab:
     """Make the network, or find a free port where there is to be none."""
     if lab.how == "namespaces":
-        return replace(lab, host=str(server_address(raise_network(names, lab.devices, lab.packet))))
+        subnet = raise_network(names, lab.devices, lab.packet, labs)
+        return replace(lab, host=str(server_address(subnet)))
     with socket.socket() as free:
         free.bind((LOOPBACK, 0))
         return replace(lab, port=free.getsockname()[1])

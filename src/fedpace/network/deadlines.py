@@ -15,7 +15,8 @@ PATIENCE = 3.0
 SHORTEST = 2.0
 # A device cannot stretch the wait without end by answering ever later.
 LONGEST_OVER_MEDIAN = 30.0
-# One that never answered yet may be slower than all known, or the first of all.
+# One that never answered yet may be slower than all known, or the first of all: so many times the
+# largest estimate, or so many seconds.
 UNKNOWN_OVER_LARGEST = 10.0
 UNKNOWN = 60.0
 # The estimate is the median of the latest so many.
@@ -27,7 +28,8 @@ class Deadlines:
 
     The wait is `given`, or three times the largest estimated time among the drawn, at least 2 s
     and at most thirty times the median client's. Where a drawn client was never measured, it is
-    at least ten times the largest estimate, and 60 s where there is none.
+    ten times the largest estimate of all, at most thirty times the median or 60 s, whichever is
+    longer, and 60 s where there is no estimate.
 
     >>> deadlines = Deadlines(2)
     >>> deadlines.wait(np.array([0]))
@@ -35,6 +37,9 @@ class Deadlines:
     >>> deadlines.observe(0, 4.0)
     >>> deadlines.wait(np.array([0])), deadlines.wait(np.array([0, 1]))
     (12.0, 40.0)
+    >>> deadlines.observe(0, 30.0)  # the median of 4 and 30 is 17
+    >>> deadlines.wait(np.array([1]))
+    170.0
     """
 
     def __init__(self, n: int, given: float | None = None) -> None:
@@ -62,8 +67,9 @@ class Deadlines:
         if not known.size:
             return UNKNOWN
         drawn = self._estimates[clients]
-        seconds = PATIENCE * float(np.nanmax(drawn, initial=0.0))
-        seconds = min(seconds, LONGEST_OVER_MEDIAN * float(np.median(known)))
+        longest = LONGEST_OVER_MEDIAN * float(np.median(known))
+        seconds = min(PATIENCE * float(np.nanmax(drawn, initial=0.0)), longest)
         if np.isnan(drawn).any():
-            seconds = max(seconds, min(UNKNOWN_OVER_LARGEST * float(known.max()), UNKNOWN))
+            unknown = UNKNOWN_OVER_LARGEST * float(known.max())
+            seconds = max(seconds, min(unknown, max(longest, UNKNOWN)))
         return max(seconds, SHORTEST)

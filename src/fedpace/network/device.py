@@ -25,7 +25,7 @@ BEAT = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 # A server that refuses a certificate hangs up without a word; so often it is no accident.
 TURNED_AWAY = 3
-# So much of what went wrong is told to the server.
+# So much of a message about a wrong argument, file or setting is told to the server.
 MESSAGE = 500
 PONG = encoded("pong")
 GONE = (OSError, EOFError, TimeoutError, FrameError)
@@ -49,8 +49,9 @@ def serve(
     """Join a server under a name, and train when asked, until told goodbye.
 
     A connection that breaks is made again, with a pause that grows from 0.2 s to 5 s, so that
-    servers may come and go. The data stay here: only updates, counts, norms, losses and times
-    are sent.
+    servers may come and go. The data stay here: only updates, counts, norms, losses, times and
+    what went wrong are sent: of an `InputError` its message, of any other error its type, because
+    its message may quote a sample.
 
     Parameters
     ----------
@@ -178,8 +179,7 @@ class Device:
             answer = await loop.run_in_executor(self._executor, self._answered, frame)
         except Exception as error:  # whatever a trainer has to say; the server must learn it
             logger.exception("%s failed", frame.kind)
-            message = f"{type(error).__name__}: {error}"[:MESSAGE]
-            answer = encoded("failed", task=frame.header.get("task"), message=message)
+            answer = encoded("failed", task=frame.header.get("task"), message=_told(error))
         with contextlib.suppress(OSError):  # the reader notices it too
             await channel.send(answer)
 
@@ -202,6 +202,17 @@ class Device:
                 f"certificates must be accepted by both sides: {error}; "
                 "make them together with: fedpace lab certs"
             ) from error
+
+
+def _told(error: Exception) -> str:
+    """Return what the server may know of an error.
+
+    >>> _told(ValueError("no class for the sample [0.1, 0.7]"))
+    'ValueError; the device has written down the rest'
+    """
+    if isinstance(error, InputError):
+        return str(error)[:MESSAGE]
+    return f"{type(error).__name__}; the device has written down the rest"
 
 
 async def _beat(channel: Channel) -> None:

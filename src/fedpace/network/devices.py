@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from fedpace.rounds.backend import Evaluation, Reply
 from fedpace.sampling.design import Draw
 from fedpace.seeds import Seeds
 
-# So often is an evaluation that nobody answers tried again.
+# So often is an evaluation that nobody answers tried, each time with twice as long to answer.
 ATTEMPTS = 3
 
 
@@ -39,8 +39,8 @@ class Devices:
     model, seeds : Model, Seeds
         For the initial parameters and their number; the data are not here.
     deadline : float > 0, optional
-        Seconds after which a round does without those who have not answered. None: three times
-        the largest estimated time among the drawn; see `Deadlines`.
+        Seconds after which a round, or an evaluation, does without those who have not answered.
+        None: three times the largest estimated time among those asked; see `Deadlines`.
     least : int ≥ 1, optional
         While fewer devices are there, wait; None: half of them, rounded up.
     patience : float ≥ 0
@@ -75,30 +75,46 @@ class Devices:
         self._server, self._model, self._seeds = server, model, seeds
         self._attendance = Attendance(server, least, patience=patience, grace=grace, say=say)
         self._deadlines = Deadlines(len(server.names), deadline)
+        self._evaluations = Deadlines(len(server.names), deadline)  # these last longer, or shorter
         self._screen = Screen(model.size, server.refuse)
+        self._samples: dict[int, int] = {}
         self._weights: FloatArray | None = None
 
-    def prepare(self, job: dict[str, Any]) -> None:
+    def prepare(self, job: dict[str, Any], samples: Mapping[str, int] | None = None) -> None:
         """Send the job to every device, and wait until all have answered with their counts.
 
         Those who join later get it then. Once `least` are ready, whoever has been away for `grace`
         seconds is not waited for; a device that has joined is, while it prepares. Those who are
         missing then count as if they held as many samples as the mean device.
 
+        Parameters
+        ----------
+        job : dict of JSON values
+            What the devices are told of the run.
+        samples : mapping of names to counts, optional
+            The `samples` of the same run before its server was started again: the weights are
+            those of these counts, and a device that names another is not let in.
+
         Raises
         ------
         TooFewClientsError
             If fewer than `least` are ready after `patience` seconds.
         """
-        screen = self._screen = Screen(self._model.size, self._server.refuse)
+        known = self._numbered(samples or {})
+        screen = self._screen = Screen(self._model.size, self._server.refuse, known)
         self._server.give(
             job,
             floats=self._model.size,
             accept=lambda client, frame: screen.count(client, frame.header.get("samples")),
         )
         self._attendance.wait_for_all()
-        counts = screen.counts(len(self._server.names))
-        self._weights = counts / counts.sum()
+        self._samples = known or screen.samples
+        self._weights = _shares(self._samples, len(self._server.names))
+
+    @property
+    def samples(self) -> dict[str, int]:
+        """The counts that the weights follow from, by name; keep them for `prepare`."""
+        return {self._server.names[i]: count for i, count in sorted(self._samples.items())}
 
     @property
     def refusals(self) -> Counter[tuple[int, str]]:
@@ -155,7 +171,7 @@ class Devices:
             most_floats=self._model.size,
             seconds=self._deadlines.wait(draw.clients),
         )
-        accepted = [each for each in map(self._screen.update, answers) if each is not None]
+        accepted = self._screen.updates(answers)
         for each in accepted:
             self._deadlines.observe(each.client, each.seconds)
         return _reply(answers, accepted, self._model.size)
@@ -167,26 +183,47 @@ class Devices:
         diverged: the loss is NaN.
         """
         sent = _sent(parameters)
-        for _ in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS):
             clients = np.flatnonzero(self.present())
-            answers = self._server.ask(
-                "evaluate",
-                {client: {} for client in clients.tolist()},
-                sent,
-                seconds=self._deadlines.wait(clients),
-            )
+            self._learn_from_the_late()
+            seconds = 2**attempt * self._evaluations.wait(clients)
+            fields: dict[int, dict[str, Any]] = {client: {} for client in clients.tolist()}
+            answers = self._server.ask("evaluate", fields, sent, seconds=seconds)
+            for answer in answers:
+                if not answer.problem:
+                    self._evaluations.observe(answer.client, answer.seconds)
             evaluation = self._screen.evaluation(answers)
             if evaluation is not None:
                 return evaluation
         raise TooFewClientsError(
-            f"at least one device must evaluate the model, got none in {ATTEMPTS} attempts; look "
-            "at the devices, and run the same command again to go on"
+            f"at least one device must evaluate the model, got none in {ATTEMPTS} attempts, the "
+            f"last of {seconds:g} s; look at the devices, or give them longer with --deadline, and "
+            "run the same command again to go on"
         )
 
     def _learn_from_the_late(self) -> None:
         for answer in self._server.late():
-            if answer.frame.kind == "update":
-                self._deadlines.observe(answer.client, answer.seconds)
+            evaluated = answer.frame.kind == "counts"
+            deadlines = self._evaluations if evaluated else self._deadlines
+            deadlines.observe(answer.client, answer.seconds)
+
+    def _numbered(self, samples: Mapping[str, int]) -> dict[int, int]:
+        numbers = {name: client for client, name in enumerate(self._server.names)}
+        if unknown := [name for name in samples if name not in numbers]:
+            raise InputError(
+                f"devices must be those that the run began with, got none named '{unknown[0]}'; "
+                "give the same names"
+            )
+        return {numbers[name]: count for name, count in samples.items()}
+
+
+def _shares(samples: Mapping[int, int], n: int) -> FloatArray:
+    """Return n_i / Σ n; those who are not known count as the mean of the others."""
+    known = np.array(list(samples.values()), dtype=np.float64)
+    counts = np.full(n, known.mean())
+    counts[list(samples)] = known
+    weights: FloatArray = counts / counts.sum()
+    return weights
 
 
 def _sent(parameters: FloatArray) -> Floats:

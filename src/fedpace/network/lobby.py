@@ -14,7 +14,8 @@ from fedpace.network.connection import Answer, Connection, Question
 from fedpace.network.tls import certified_name
 from fedpace.network.wire import Channel, Frame, FrameError, encoded
 
-# A device that says nothing for so many seconds after connecting is not let in.
+# A device that says nothing for so many seconds after connecting, or is not done with the TLS
+# handshake, is not let in.
 HELLO = 20.0
 # So many may knock at the same moment.
 BACKLOG = 1024
@@ -61,13 +62,19 @@ class Lobby:
         self._changed = changed
         self._job: Job | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
 
     async def listen(
         self, host: str, port: int, tls: ssl.SSLContext | None, *, heartbeat: float, silence: float
     ) -> tuple[str, int]:
         """Begin to listen; return the address."""
         self._server = await asyncio.start_server(
-            self._welcome, host, port, ssl=tls, backlog=BACKLOG
+            self._welcome,
+            host,
+            port,
+            ssl=tls,
+            backlog=BACKLOG,
+            ssl_handshake_timeout=None if tls is None else HELLO,
         )
         self._tasks.add(asyncio.create_task(self._beat(heartbeat, silence)))
         address = self._server.sockets[0].getsockname()
@@ -105,7 +112,8 @@ class Lobby:
         return answers
 
     async def end(self, *, goodbye: bool) -> None:
-        """Take leave of all devices and stop listening."""
+        """Take leave of all devices, stop listening, and close every connection."""
+        self._closing = True
         self._server.close()
         for connection in self.connections.values() if goodbye else ():
             connection.channel.post(encoded("goodbye"))
@@ -114,10 +122,14 @@ class Lobby:
         until = time.monotonic() + LEAVE
         while goodbye and self.connections and time.monotonic() < until:
             await asyncio.sleep(0.01)
-        for task in self._tasks:
+        # The loop is ours alone: what is left in it are connections, some of them still at their
+        # handshake, and the heartbeat.
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*left, return_exceptions=True)
         await self._server.wait_closed()
+        await asyncio.sleep(0)  # until the last socket is closed
 
     async def _beat(self, heartbeat: float, silence: float) -> None:
         while True:
@@ -133,6 +145,8 @@ class Lobby:
         self._tasks.add(task)
         channel = Channel(reader, writer)
         try:
+            if self._closing:  # it was at its handshake when we began to
+                return
             async with asyncio.timeout(HELLO):
                 client = await self._admitted(channel)
             if client is not None:

@@ -36,7 +36,7 @@ class DeviceServer:
         Allow plain connections from other machines.
     heartbeat, silence : float > 0
         Seconds between signs of life that are asked for, and without any after which a device
-        is taken for gone.
+        is taken for gone; over a question it may be silent until the deadline.
 
     Attributes
     ----------
@@ -83,8 +83,8 @@ class DeviceServer:
     def __enter__(self) -> DeviceServer:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(goodbye=kind is None)  # what failed may go on later, with the same devices
 
     @property
     def connected(self) -> list[int]:

@@ -38,7 +38,7 @@ def run_on_cluster(
     try:
         pending |= {client.submit(carried_out, order, job, pure=False): job for job in jobs}
         for future in distributed.as_completed(list(pending), loop=client.loop):
-            answer = _answer_of(future, scheduler)
+            answer = _answer_of(future, client, scheduler)
             yield pending.pop(future), answer
     finally:
         _leave(client, list(pending))
@@ -59,13 +59,12 @@ def run_spread(
             begin = time.perf_counter()
             backend = Cluster(client, _simulator, order.study, job.seed)
             try:
-                outcome = run_with(backend, study, *job)
-            except InputError as error:
-                yield job, Answer(b"", str(error))
+                contents = packed_run(study, *job, run_with(backend, study, *job))
+            except Exception as error:  # a worker's too: the next run may go better
+                if _is_loss(error, client):
+                    raise _lost(scheduler) from None
+                yield job, Answer(b"", _described(error), time.perf_counter() - begin)
                 continue
-            except (CancelledError, OSError, TimeoutError):
-                raise _lost(scheduler) from None
-            contents = packed_run(study, *job, outcome)
             yield job, Answer(contents, "", time.perf_counter() - begin)
     finally:
         _leave(client, [])
@@ -116,18 +115,28 @@ async def _identity(distributed: Any, scheduler: str) -> dict[str, Any]:
         return identity
 
 
-def _answer_of(future: Any, scheduler: str) -> Answer:
+def _answer_of(future: Any, client: Any, scheduler: str) -> Answer:
     if future.cancelled():
         raise _lost(scheduler)
     try:
         # No time limit: a result that was lost with its worker is computed again first.
         answer = future.result()
-    except (CancelledError, OSError):
-        raise _lost(scheduler) from None
     except Exception as error:  # whatever Dask has to say of a run, a worker's death included
-        return Answer(b"", f"{type(error).__name__}: {error}")
+        if _is_loss(error, client):
+            raise _lost(scheduler) from None
+        return Answer(b"", _described(error))
     assert isinstance(answer, Answer)
     return answer
+
+
+def _is_loss(error: Exception, client: Any) -> bool:
+    """Tell whether an error means that the scheduler is gone, rather than that a run failed."""
+    closed = import_module("distributed.comm").CommClosedError
+    return isinstance(error, (CancelledError, closed)) or client.status != "running"
+
+
+def _described(error: Exception) -> str:
+    return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
 
 
 def _unreachable(scheduler: str, reason: str) -> InputError:
