@@ -37,6 +37,7 @@ bench: $(VENV)/.bench  ## Run the benchmarks; results with ratios in benchmarks/
 	$(BIN)/python benchmarks/import_time.py
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/rounds.py
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/rounds_scaling.py
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/devices.py
 
 clean:  ## Remove the virtual environment and everything generated
 	rm -rf $(VENV) demo dist .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
 from typing import Any
 
@@ -45,8 +46,8 @@ class Border:
     def __init__(self) -> None:
         self._lengths: deque[float] = deque(maxlen=MEMORY)
         self._first: dict[int, list[float]] = {}
-        self._norms: dict[int, float] = {}
-        self._losses: dict[int, float] = {}
+        self._norms = _Latest()
+        self._losses = _Latest()
 
     def update(self, client: int, values: NDArray[Any], *, length: int) -> FloatArray:
         """Return w_i − w in float64, or say why it is none."""
@@ -80,10 +81,10 @@ class Border:
         norm = _number("the gradient norm", value)
         if norm < 0:
             raise BadReplyError(f"the gradient norm is negative: {norm:g}")
-        others = [each for other, each in self._norms.items() if other != client]
-        if len(others) >= FEWEST:
-            norm = min(norm, LARGEST_NORM * float(np.median(others)))
-        self._norms[client] = norm
+        usual = self._norms.median_of_others(client)
+        if usual is not None:
+            norm = min(norm, LARGEST_NORM * usual)
+        self._norms.put(client, norm)
         return norm
 
     def seconds(self, value: object) -> float:
@@ -102,11 +103,40 @@ class Border:
     def loss(self, client: int, value: object) -> float:
         """Return a reported loss, between a tenth and ten times the median of the others'."""
         loss = _number("the loss", value)
-        others = [each for other, each in self._losses.items() if other != client]
-        if len(others) >= FEWEST and (usual := float(np.median(others))) > 0:
+        usual = self._losses.median_of_others(client)
+        if usual is not None and usual > 0:
             loss = min(max(loss, usual / WIDEST_LOSS), usual * WIDEST_LOSS)
-        self._losses[client] = loss
+        self._losses.put(client, loss)
         return loss
+
+
+class _Latest:
+    """The latest number of each client, in order, so that a median is no work."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, float] = {}
+        self._ordered: list[float] = []
+
+    def put(self, client: int, value: float) -> None:
+        """Replace a client's number."""
+        self._take_out(client)
+        self._of[client] = value
+        insort(self._ordered, value)
+
+    def median_of_others(self, client: int) -> float | None:
+        """Return the median of all but this client's; None if they are too few.
+
+        The client's own is forgotten: it is about to be replaced.
+        """
+        self._take_out(client)
+        count = len(self._ordered)
+        if count < FEWEST:
+            return None
+        return (self._ordered[(count - 1) // 2] + self._ordered[count // 2]) / 2
+
+    def _take_out(self, client: int) -> None:
+        if client in self._of:
+            del self._ordered[bisect_left(self._ordered, self._of.pop(client))]
 
 
 def _number(name: str, value: object) -> float:
