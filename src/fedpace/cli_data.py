@@ -36,6 +36,12 @@ data_app = typer.Typer(
     epilog="Example:  fedpace data show simulation-1 --out holdings.png",
 )
 
+SETUP = typer.Argument(help="A setup that comes with fedpace, or a .toml file.")
+OVERRIDES = typer.Option(
+    "--set",
+    metavar="SECTION.FIELD=VALUE",
+    help="Change a field of the setup: training.k=5, data.seed=3, stop.loss=none. May be repeated.",
+)
 FOLDER = typer.Option(
     "--data",
     metavar="DIR",
@@ -86,21 +92,14 @@ def where_command(folder: Annotated[Path | None, FOLDER] = None) -> None:
 
 @data_app.command("show", epilog="Example:  fedpace data show simulation-1 --out holdings.png")
 def show_command(
-    setup: Annotated[str, typer.Argument(help="A setup that comes with fedpace, or a .toml file.")],
+    setup: Annotated[str, SETUP],
     seed: Annotated[
         int, typer.Option(help="The run's seed, for setups without data.seed of their own.")
     ] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Draw who holds what: .png, .pdf or .svg.")
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="SECTION.FIELD=VALUE",
-            help="Change a field of the setup: data.seed=3. May be repeated.",
-        ),
-    ] = None,
+    overrides: Annotated[list[str] | None, OVERRIDES] = None,
     folder: Annotated[Path | None, FOLDER] = None,
 ) -> None:
     """Show how a setup spreads its samples and classes over the clients."""

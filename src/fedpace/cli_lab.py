@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fedpace.cli_data import FOLDER
+from fedpace.cli_data import FOLDER, OVERRIDES
 from fedpace.cli_lab_run import need_lab, run_command
 from fedpace.errors import InputError, TooFewClientsError, listed
 from fedpace.profile import positive_count
@@ -68,14 +68,7 @@ def up_command(
     setup: Annotated[
         str, typer.Option(help="The setup whose model and local steps devices are measured with.")
     ] = "prototype",
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="SECTION.FIELD=VALUE",
-            help="Change a field of the setup: data.clients=4. May be repeated.",
-        ),
-    ] = None,
+    overrides: Annotated[list[str] | None, OVERRIDES] = None,
     seed: Annotated[
         int, typer.Option(help="Draws the times as a simulated run of this seed does.")
     ] = 0,

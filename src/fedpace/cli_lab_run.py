@@ -18,9 +18,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from fedpace.cli_data import OVERRIDES, SETUP
 from fedpace.cli_run import (
+    CHOSEN,
+    COUNT,
     FAILED,
+    FIRST,
     INTERRUPTED,
+    OUT,
     chosen_seeds,
     interruption,
     named_schemes,
@@ -29,7 +34,6 @@ from fedpace.cli_run import (
 )
 from fedpace.errors import InputError, MissingExtraError, TooFewClientsError
 from fedpace.profile import positive_count
-from fedpace.sampling.schemes import SCHEMES, VARIANTS
 
 if TYPE_CHECKING:
     from fedpace.lab.run import Standing
@@ -43,21 +47,12 @@ EVERY = 30.0
 
 
 def run_command(
-    setup: Annotated[str, typer.Argument(help="A setup that comes with fedpace, or a .toml file.")],
-    out: Annotated[Path, typer.Option(help="The directory for the runs; the same one resumes.")],
-    schemes: Annotated[
-        str, typer.Option(help=f"all, or some of: {', '.join((*SCHEMES, *VARIANTS))}.")
-    ] = "all",
-    seeds: Annotated[int, typer.Option(help="How many seeds.")] = 1,
-    first_seed: Annotated[int, typer.Option(help="The first of them.")] = 0,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="SECTION.FIELD=VALUE",
-            help="Change a field of the setup: stop.rounds=50. May be repeated.",
-        ),
-    ] = None,
+    setup: Annotated[str, SETUP],
+    out: Annotated[Path, OUT],
+    schemes: Annotated[str, CHOSEN] = "all",
+    seeds: Annotated[int, COUNT] = 1,
+    first_seed: Annotated[int, FIRST] = 0,
+    overrides: Annotated[list[str] | None, OVERRIDES] = None,
     deadline: Annotated[
         float | None,
         typer.Option(help="Seconds that a round waits for replies.", show_default="learned"),

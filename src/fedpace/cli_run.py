@@ -23,7 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import fedpace
-from fedpace.cli_data import FOLDER
+from fedpace.cli_data import FOLDER, OVERRIDES, SETUP
 from fedpace.errors import InputError, MissingExtraError, nearest
 from fedpace.files import write_text
 from fedpace.profile import positive_count
@@ -44,22 +44,19 @@ REASONS = 5
 PARTS = 10
 
 
+OUT = typer.Option(help="The directory for the runs; the same one resumes.")
+CHOSEN = typer.Option(help=f"all, or some of: {', '.join((*SCHEMES, *VARIANTS))}.")
+COUNT = typer.Option(help="How many seeds.")
+FIRST = typer.Option(help="The first of them.")
+
+
 def run_command(
-    setup: Annotated[str, typer.Argument(help="A setup that comes with fedpace, or a .toml file.")],
-    out: Annotated[Path, typer.Option(help="The directory for the runs; the same one resumes.")],
-    schemes: Annotated[
-        str, typer.Option(help=f"all, or some of: {', '.join((*SCHEMES, *VARIANTS))}.")
-    ] = "all",
-    seeds: Annotated[int, typer.Option(help="How many seeds.")] = 5,
-    first_seed: Annotated[int, typer.Option(help="The first of them.")] = 0,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="SECTION.FIELD=VALUE",
-            help="Change a field of the setup: training.k=5, stop.loss=none. May be repeated.",
-        ),
-    ] = None,
+    setup: Annotated[str, SETUP],
+    out: Annotated[Path, OUT],
+    schemes: Annotated[str, CHOSEN] = "all",
+    seeds: Annotated[int, COUNT] = 5,
+    first_seed: Annotated[int, FIRST] = 0,
+    overrides: Annotated[list[str] | None, OVERRIDES] = None,
     processes: Annotated[
         int | None, typer.Option(help="Runs at a time.", show_default="one per core")
     ] = None,
