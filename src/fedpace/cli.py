@@ -203,7 +203,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Greek letters
     try:
-        status = app(standalone_mode=False)
+        status = app(prog_name="fedpace", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()
     except (InputError, MissingExtraError) as error:
