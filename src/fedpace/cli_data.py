@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -164,3 +165,8 @@ def _need_studies() -> None:
         raise MissingExtraError(
             "setups need Pydantic; install it with: pip install 'fedpace[sim,report]'"
         )
+
+
+def say(message: str) -> None:
+    """Tell the user something beside the results: one line, on standard error, at once."""
+    print(f"fedpace: {' '.join(message.split())}", file=sys.stderr, flush=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fedpace.cli_data import FOLDER, OVERRIDES
+from fedpace.cli_data import FOLDER, OVERRIDES, say
 from fedpace.cli_lab_run import need_lab, run_command
 from fedpace.errors import InputError, TooFewClientsError, listed
 from fedpace.profile import positive_count
@@ -116,7 +115,7 @@ def up_command(
     look_in(folder)
     check_at_hand(study)
     if not paced and not may_make_networks():
-        _say("without root: devices keep their rates themselves, on the loopback interface")
+        say("without root: devices keep their rates themselves, on the loopback interface")
     try:
         lab, found = bring_up(
             study,
@@ -127,7 +126,7 @@ def up_command(
             paced=paced,
             limits=limits,
             state=state,
-            say=_say,
+            say=say,
         )
     except TooFewClientsError as error:
         raise InputError(f"the lab's devices must stay, got: {error}") from None
@@ -263,7 +262,7 @@ def _print_calibration(lab: Lab, found: Calibrated) -> None:
     )
     pairs = zip(lab.device_names, computing, lab.wanted, strict=True)
     if slow := [device for device, computes, wanted in pairs if computes >= wanted]:
-        _say(
+        say(
             f"these compute for longer than their whole time: {listed(slow)}; "
             "a larger --time-scale gives them room"
         )
@@ -272,9 +271,9 @@ def _print_calibration(lab: Lab, found: Calibrated) -> None:
         for device, took in zip(lab.device_names, lab.measured, strict=True)
         if math.isnan(took)
     ]:
-        _say(f"these did not answer: {listed(silent)}; see the logs in the lab's folder")
+        say(f"these did not answer: {listed(silent)}; see the logs in the lab's folder")
     if median > MEDIAN_ERROR:
-        _say("times are further off than 10 %: is the machine busy with something else?")
+        say("times are further off than 10 %: is the machine busy with something else?")
 
 
 def _print_status(lab: Lab) -> None:
@@ -313,7 +312,3 @@ def _print_table(columns: dict[str, list[str]]) -> None:
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     Console().print(table)
-
-
-def _say(message: str) -> None:
-    print(f"fedpace: {' '.join(message.split())}", file=sys.stderr, flush=True)

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from fedpace.cli_data import OVERRIDES, SETUP
+from fedpace.cli_data import OVERRIDES, SETUP, say
 from fedpace.cli_run import (
     CHOSEN,
     COUNT,
@@ -109,15 +109,15 @@ def run_command(
     server = _server(place)
     done = False
     try:
-        with _shown(study) as (progress, say):
-            run_on_devices(study, jobs, out, server, waiting=waiting, progress=progress, say=say)
+        with _shown(study) as (progress, beside):
+            run_on_devices(study, jobs, out, server, waiting=waiting, progress=progress, say=beside)
         done = True
     except KeyboardInterrupt:
-        _say(interruption(Store(out), study, jobs))
+        say(interruption(Store(out), study, jobs))
         raise typer.Exit(INTERRUPTED) from None
     except TooFewClientsError as error:
-        _say(str(error))
-        _say(interruption(Store(out), study, jobs))
+        say(str(error))
+        say(interruption(Store(out), study, jobs))
         raise typer.Exit(FAILED) from None
     finally:
         server.close(goodbye=goodbye and done)  # the same command may go on with the devices
@@ -180,7 +180,7 @@ def _study(
             f"{len(place.devices)} devices; add --set data.clients={len(place.devices)}"
         )
     if place.setup not in (None, study.name):
-        _say(f"the lab's times were measured with {place.setup}; with {study.name} they may differ")
+        say(f"the lab's times were measured with {place.setup}; with {study.name} they may differ")
     return study
 
 
@@ -206,7 +206,7 @@ def _positive(option: str, value: float) -> float:
 
 def _say_refusals(server: DeviceServer) -> None:
     for (client, reason), count in sorted(server.refusals.items()):
-        _say(f"{server.names[client]}: {count} times refused: {reason}")
+        say(f"{server.names[client]}: {count} times refused: {reason}")
 
 
 @contextmanager
@@ -217,7 +217,7 @@ def _shown(
     console = Console(stderr=True)
     rounds = _Rounds(study)
     if not console.is_terminal:
-        yield rounds.print_sometimes, _say
+        yield rounds.print_sometimes, say
         return
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         yield (
@@ -272,10 +272,6 @@ class _Rounds:
         stop = self._stop
         rounds = 0.0 if stop.rounds is None or row.phase != "train" else row.round / stop.rounds
         return max(rounds, 0.0 if stop.seconds is None else row.seconds / stop.seconds)
-
-
-def _say(message: str) -> None:
-    print(f"fedpace: {' '.join(message.split())}", file=sys.stderr, flush=True)
 
 
 def need_lab() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from importlib.util import find_spec
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from fedpace.cli_data import say
 from fedpace.errors import InputError, MissingExtraError
-from fedpace.files import write_text
+from fedpace.files import made_folder, write_text
 
 if TYPE_CHECKING:
     from fedpace.report.setups import Sweep
@@ -40,7 +40,7 @@ def report_command(
     from fedpace.report.tables import print_tables
 
     setups, sweeps = without_sweeps(setups_of(stored_runs(directory)))
-    out = made(out or directory)
+    out = made_folder(out or directory, "--out")
     summaries = [summarise(setup) for setup in setups]
     tables = list(written_tables(summaries, sweeps, out))
     for summary in summaries:
@@ -57,7 +57,7 @@ def stored_runs(directory: Path) -> list[Run]:
 
     if not directory.is_dir():
         raise InputError(f"{directory}: is not a directory; give the one of fedpace run --out")
-    runs = list(Store(directory).runs(lambda message: _say(f"left out: {message}")))
+    runs = list(Store(directory).runs(lambda message: say(f"left out: {message}")))
     if not runs:
         raise InputError(
             f"{directory}: holds no finished runs; make some: "
@@ -93,23 +93,12 @@ def written_page(summaries: list[Summary], sweeps: list[Sweep], directory: Path,
     return out / PAGE
 
 
-def made(folder: Path) -> Path:
-    """Return the folder, created if it is not there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"{folder}: cannot be made a directory: {error.strerror}; choose another --out"
-        ) from None
-    return folder
-
-
 def _drawn(summaries: list[Summary], sweeps: list[Sweep], out: Path) -> Iterator[Path]:
     from fedpace.report.study_figures import write_figures
 
     console = Console(stderr=True)
     with console.status("drawing …") if console.is_terminal else nullcontext():
-        yield from write_figures(summaries, sweeps, made(out / FIGURES))
+        yield from write_figures(summaries, sweeps, made_folder(out / FIGURES, "--out"))
 
 
 def _print_paths(page: Path, tables: list[Path], figures: list[Path]) -> None:
@@ -124,7 +113,3 @@ def _need_studies() -> None:
         raise MissingExtraError(
             "reports need Pydantic; install it with: pip install 'fedpace[sim,report]'"
         )
-
-
-def _say(message: str) -> None:
-    print(f"fedpace: {' '.join(message.split())}", file=sys.stderr)

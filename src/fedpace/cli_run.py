@@ -23,9 +23,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import fedpace
-from fedpace.cli_data import FOLDER, OVERRIDES, SETUP
+from fedpace.cli_data import FOLDER, OVERRIDES, SETUP, say
 from fedpace.errors import InputError, MissingExtraError, nearest
-from fedpace.files import write_text
+from fedpace.files import made_folder, write_text
 from fedpace.profile import positive_count
 from fedpace.sampling.schemes import SCHEMES, VARIANTS
 
@@ -90,7 +90,7 @@ def run_command(
     jobs = checked_jobs(study, names, numbers)
     write_study(out, study, names, numbers)
     try:
-        with _shown_progress() as (progress, say):
+        with _shown_progress() as (progress, beside):
             done = run_study(
                 study,
                 names,
@@ -100,10 +100,10 @@ def run_command(
                 scheduler=scheduler,
                 spread=what,
                 progress=progress,
-                warn=say,
+                warn=beside,
             )
     except KeyboardInterrupt:
-        _say(interruption(Store(out), study, jobs))
+        say(interruption(Store(out), study, jobs))
         raise typer.Exit(INTERRUPTED) from None
     print_runs(Store(out), study, jobs)
     _say_failures(done.failures)
@@ -139,12 +139,7 @@ def write_study(out: Path, study: Study, schemes: Sequence[str], seeds: Sequence
         "command": shlex.join(["fedpace", *sys.argv[1:]]),
         "versions": _versions(),
     }
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"{out}: cannot be made a directory: {error.strerror}; choose another --out"
-        ) from None
+    made_folder(out, "--out")
     write_text(out / "study.json", json.dumps(record, indent=2) + "\n")
 
 
@@ -219,7 +214,7 @@ def print_runs(store: Store, study: Study, jobs: Sequence[Job]) -> None:
 
     keys = {run_key(study, *job) for job in jobs}
     mine, others = [], 0
-    for key, run in store.keyed_runs(_say):
+    for key, run in store.keyed_runs(say):
         if key in keys:
             mine.append(run)
         elif run_key(study, run.scheme, run.seed) != key:
@@ -228,21 +223,17 @@ def print_runs(store: Store, study: Study, jobs: Sequence[Job]) -> None:
         summary = summarise(setups_of(mine)[0])
         Console().print(summary_table(summary.rows, summary.target))
     if others:
-        _say(f"{store.directory} also holds {others} runs of other configurations; kept apart")
+        say(f"{store.directory} also holds {others} runs of other configurations; kept apart")
 
 
 def _say_failures(failures: Sequence[Failure]) -> None:
     if not failures:
         return
-    _say(f"failed runs: {len(failures)}; the same command tries them again")
+    say(f"failed runs: {len(failures)}; the same command tries them again")
     for failure in failures[:REASONS]:
-        _say(str(failure))
+        say(str(failure))
     if len(failures) > REASONS:
-        _say(f"and {len(failures) - REASONS} more")
-
-
-def _say(message: str) -> None:
-    print(f"fedpace: {' '.join(message.split())}", file=sys.stderr)
+        say(f"and {len(failures) - REASONS} more")
 
 
 @contextmanager
@@ -250,7 +241,7 @@ def _shown_progress() -> Iterator[tuple[Callable[[Standing], None], Callable[[st
     """Return how to show the standing and how to say something beside it, on standard error."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _Lines().show, _say
+        yield _Lines().show, say
         return
     bar = Progress(
         TextColumn("runs"),

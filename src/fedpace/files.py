@@ -26,6 +26,17 @@ def writable(path: Path) -> Path:
     return path
 
 
+def made_folder(folder: Path, option: str, *, mode: int = 0o777) -> Path:
+    """Return the folder, created if it is not there, or say which option to change."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=mode)
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot be made a directory: {error.strerror}; choose another {option}"
+        ) from None
+    return folder
+
+
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, and move it there when it is complete."""
     writable(path)

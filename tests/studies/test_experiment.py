@@ -10,9 +10,8 @@ from fedpace.estimation.gradients import estimated_grad_norms
 from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import Everyone, Published, WithReplacement
-from fedpace.sampling.schemes import SCHEMES, VARIANTS
+from fedpace.sampling.schemes import SCHEMES, VARIANTS, WITHOUT_PILOTS
 from fedpace.studies.experiment import (
-    WITHOUT_PILOTS,
     known_scheme,
     measured_profile,
     parsed_schedule,

@@ -12,10 +12,7 @@ from fedpace.estimation.adaptive import Pilots, WarmUp
 from fedpace.flower.exchange import WALL, Clock
 from fedpace.profile import positive_count
 from fedpace.rounds.schedules import Schedule
-from fedpace.sampling.schemes import SCHEMES
-
-# Schemes that look at sample counts alone: nothing else is to be learned first.
-WITHOUT_PILOTS = ("full", "uniform", "weighted")
+from fedpace.sampling.schemes import SCHEMES, WITHOUT_PILOTS
 
 
 @dataclass(frozen=True)

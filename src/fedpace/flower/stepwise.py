@@ -11,12 +11,12 @@ from fedpace.errors import InputError
 from fedpace.estimation.adaptive import blank_profile, known_so_far
 from fedpace.flower.exchange import Arrival
 from fedpace.flower.grid_backend import GridBackend
-from fedpace.flower.settings import WITHOUT_PILOTS, Settings
+from fedpace.flower.settings import Settings
 from fedpace.rounds.history import Row
 from fedpace.rounds.loop import completed, drawn, row_of
 from fedpace.rounds.state import State
 from fedpace.sampling.design import Design, Draw
-from fedpace.sampling.schemes import SCHEMES
+from fedpace.sampling.schemes import SCHEMES, WITHOUT_PILOTS
 from fedpace.seeds import Seeds
 
 

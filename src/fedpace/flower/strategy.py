@@ -22,11 +22,11 @@ from fedpace.flower.job import CentralEvaluation, Job
 from fedpace.flower.keeping import Kept, Until, checkpoint_of, stored
 from fedpace.flower.records import mean_metrics
 from fedpace.flower.replies import Reader, without_failures
-from fedpace.flower.settings import WITHOUT_PILOTS, Settings
+from fedpace.flower.settings import Settings
 from fedpace.flower.stepwise import Stepwise
 from fedpace.profile import positive_count
 from fedpace.rounds.history import History
-from fedpace.sampling.schemes import SCHEMES
+from fedpace.sampling.schemes import SCHEMES, WITHOUT_PILOTS
 from fedpace.seeds import Seeds
 
 log = logging.getLogger("flwr")

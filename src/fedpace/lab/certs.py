@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpace.errors import InputError, MissingExtraError
+from fedpace.files import made_folder
 
 if TYPE_CHECKING:
     from fedpace.lab.authority import Signed
@@ -50,7 +51,7 @@ def make_certificates(
 
     for name in devices:
         _check(name)
-    _made(folder)
+    made_folder(folder, "--out")
     signed: dict[str, str] = {}
     authority = _authority(folder, days, signed)
     for name in (SERVER, *devices):
@@ -133,15 +134,6 @@ def _write_file(path: Path, contents: bytes, mode: int) -> None:
         part.replace(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}; choose another") from None
-
-
-def _made(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"{folder}: cannot be made a directory: {error.strerror}; choose another --out"
-        ) from None
 
 
 def _need_cryptography() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedpace.errors import InputError
-from fedpace.files import write_text
+from fedpace.files import made_folder, write_text
 from fedpace.lab.names import Names, device_names
 
 FILE = "lab.json"
@@ -88,12 +88,7 @@ def lab_folder(name: str, given: Path | None = None) -> Path:
 
 def make_folder(folder: Path) -> None:
     """Make a lab's folder, which holds private keys: for this user only."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise InputError(
-            f"{folder}: cannot be made a directory: {error.strerror}; choose another --state"
-        ) from None
+    made_folder(folder, "--state", mode=0o700)
 
 
 def claim(lab: Lab, folder: Path) -> None:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpace.profile import FloatArray
-from fedpace.sampling.schemes import SCHEMES, VARIANTS
-from fedpace.studies.experiment import WITHOUT_PILOTS
+from fedpace.sampling.schemes import SCHEMES, VARIANTS, WITHOUT_PILOTS
 from fedpace.studies.store import NAMES, Run
 from fedpace.studies.study import Study
 

@@ -90,3 +90,6 @@ SCHEMES: dict[str, Scheme] = {
 
 # Not among the schemes that are compared by default.
 VARIANTS: dict[str, Scheme] = {"uniform-published": uniform_published}
+
+# Need nothing but the sample counts: no gradient norms, no times, and so no pilots.
+WITHOUT_PILOTS = ("full", "uniform", "weighted", "uniform-published")

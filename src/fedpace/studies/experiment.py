@@ -34,12 +34,9 @@ from fedpace.rounds import schedules
 from fedpace.rounds.backend import Backend
 from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop
-from fedpace.sampling.schemes import SCHEMES, VARIANTS, Scheme
+from fedpace.sampling.schemes import SCHEMES, VARIANTS, WITHOUT_PILOTS, Scheme
 from fedpace.seeds import Seeds
 from fedpace.studies.study import ImagesSection, OwnSection, Study, SyntheticSection
-
-# Schemes that need nothing but the sample counts: no pilots.
-WITHOUT_PILOTS = ("full", "uniform", "weighted", "uniform-published")
 
 
 def run_one(study: Study, scheme: str, seed: int) -> Outcome:
