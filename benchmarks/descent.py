@@ -11,7 +11,7 @@ import numpy as np
 from line_search import feasible, repair
 from scipy.optimize import minimize
 
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 
 RANDOM_STARTS = 3
 STEP_LIMIT = 15_000

@@ -26,13 +26,13 @@ from typing import NamedTuple
 import numpy as np
 from tables import print_table, seconds
 
-from fedpace.lab.certs import make_certificates
+from fedpace.checks import FloatArray
 from fedpace.models.logistic import Logistic
+from fedpace.network.certs import make_certificates
 from fedpace.network.device import Device
 from fedpace.network.devices import Devices
 from fedpace.network.server import DeviceServer
 from fedpace.network.tls import client_context, server_context
-from fedpace.profile import FloatArray
 from fedpace.rounds.local import Counted
 from fedpace.sampling.design import WithReplacement
 from fedpace.seeds import Seeds

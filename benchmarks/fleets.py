@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 
 Times: TypeAlias = Literal["exponential", "log-normal"]
 TIMES: tuple[Times, ...] = get_args(Times)

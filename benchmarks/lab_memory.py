@@ -19,19 +19,18 @@ import numpy as np
 from fedpace.estimation.adaptive import Live
 from fedpace.lab.down import take_down
 from fedpace.lab.fleet import CERTIFICATES
-from fedpace.lab.own_shard import job_of
 from fedpace.lab.processes import memory, running
-from fedpace.lab.run import Watched
 from fedpace.lab.state import Lab, lab_folder
-from fedpace.lab.studies import model_of
 from fedpace.lab.up import bring_up
 from fedpace.network.devices import Devices
+from fedpace.network.measure import Watched
 from fedpace.network.server import DeviceServer
+from fedpace.network.shard import job_of
 from fedpace.network.tls import server_context
 from fedpace.rounds.checkpoint import Checkpoint
 from fedpace.rounds.history import Row
 from fedpace.seeds import Seeds
-from fedpace.studies.experiment import run_with
+from fedpace.studies.experiment import model_of, run_with
 from fedpace.studies.study import Study, load_study
 
 NAME = "memory"

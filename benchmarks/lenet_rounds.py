@@ -31,13 +31,13 @@ from torch.profiler import ProfilerActivity, profile
 
 from fedpace.data.partition import power_law_sizes
 from fedpace.data.shards import Shards, Split
-from fedpace.devices.round_times import Steady
 from fedpace.models.lenet import lenet5
 from fedpace.models.torch_model import TorchModel
 from fedpace.rounds.aggregate import aggregate
 from fedpace.rounds.simulator import Simulator
 from fedpace.sampling.design import Draw
 from fedpace.seeds import Seeds
+from fedpace.times.round_times import Steady
 
 CLIENTS, DRAWN, BATCH, RATE = 100, 10, 24, 0.1
 OURS, PLAIN, PFL = "fedpace", "plain PyTorch loop", "pfl-research"

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import cvxpy as cp
 import numpy as np
 
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 
 Form: TypeAlias = Literal["as written", "rescaled"]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 from fedpace.studies.store import Run, Store
 
 

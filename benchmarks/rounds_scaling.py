@@ -16,11 +16,11 @@ import numpy as np
 from tables import print_table, seconds
 
 from fedpace.data.shards import Shards, Split
-from fedpace.devices.round_times import Steady
 from fedpace.models.logistic import Logistic
 from fedpace.rounds.simulator import Simulator
 from fedpace.sampling.design import WithReplacement
 from fedpace.seeds import Seeds
+from fedpace.times.round_times import Steady
 
 SAMPLES_PER_CLIENT = 10
 

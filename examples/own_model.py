@@ -5,13 +5,13 @@ from torch import nn
 
 from fedpace import SCHEMES, Profile
 from fedpace.data.shards import hold_out
-from fedpace.devices.round_times import Steady
 from fedpace.estimation.adaptive import Pilots, run_adaptive, run_known
 from fedpace.models.torch_model import TorchModel
 from fedpace.rounds.schedules import constant
 from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop
 from fedpace.seeds import Seeds
+from fedpace.times.round_times import Steady
 
 CLIENTS, CLASSES, FEATURES, TARGET = 40, 5, 10, 0.4
 rng, seeds = np.random.default_rng(0), Seeds(0)

@@ -14,9 +14,9 @@ import pytest
 
 from fedpace.cli_lab import _print_calibration
 from fedpace.lab.calibration import Calibrated, Measured
-from fedpace.lab.own_shard import OwnShard
 from fedpace.network.device import serve
 from fedpace.network.server import DeviceServer
+from fedpace.network.shard import OwnShard
 from fedpace.rounds.local import LocalTrainer
 from tests.lab.labs import begin, finished, lab, lab_name, write_setup
 from tests.lab.test_state import LAB

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpace import InputError, Profile
-from fedpace.profile import positive_count, probabilities, stand_in
+from fedpace.checks import positive_count, probabilities
+from fedpace.profile import stand_in
 
 GOOD: dict[str, Any] = {"weights": [0.5, 0.3, 0.2], "times": [1, 2, 3], "grad_norms": [1, 2, 4]}
 counts = st.lists(st.integers(1, 10**6), min_size=1, max_size=20)

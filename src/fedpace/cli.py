@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import fedpace
+from fedpace.checks import positive_count
 from fedpace.cli_data import data_app
 from fedpace.cli_lab import lab_app
 from fedpace.cli_report import report_command
@@ -25,7 +26,7 @@ from fedpace.cli_run import run_command
 from fedpace.clients_file import Clients, read_clients, write_example, write_probabilities
 from fedpace.errors import InputError, MissingExtraError
 from fedpace.files import writable, write_text
-from fedpace.profile import Profile, positive_count
+from fedpace.profile import Profile
 from fedpace.sampling.design import Design, WithReplacement
 from fedpace.sampling.max_time import solve_max_time
 from fedpace.sampling.plan import (

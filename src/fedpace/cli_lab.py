@@ -13,10 +13,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from fedpace.checks import positive_count
 from fedpace.cli_data import FOLDER, OVERRIDES, say
 from fedpace.cli_lab_run import need_lab, run_command
 from fedpace.errors import InputError, TooFewClientsError, listed
-from fedpace.profile import positive_count
 
 if TYPE_CHECKING:
     from fedpace.lab.calibration import Calibrated
@@ -94,9 +94,8 @@ def up_command(
     from fedpace.lab.cpu import check_share, parsed_cores
     from fedpace.lab.fleet import Limits
     from fedpace.lab.iproute import may_make_networks
-    from fedpace.lab.studies import client_count
     from fedpace.lab.up import bring_up
-    from fedpace.studies.experiment import check_at_hand
+    from fedpace.studies.experiment import check_at_hand, client_count
     from fedpace.studies.study import load_study
 
     if not 0 < time_scale < math.inf:
@@ -189,8 +188,8 @@ def certs_command(
     Certificates that are there stay, but for those that expire within 30 days, that do not hold
     for the --server, or that cannot be used.
     """
-    from fedpace.lab.certs import AUTHORITY, make_certificates
-    from fedpace.lab.names import parsed_devices
+    from fedpace.network.certs import AUTHORITY, make_certificates
+    from fedpace.network.join import parsed_devices
 
     positive_count("--days", days)
     names = parsed_devices(devices)
@@ -233,7 +232,7 @@ def join_command(
     """Be a device: train on what is here when the server asks, and keep the data to yourself."""
     need_lab()
     from fedpace.data.cache import look_in
-    from fedpace.lab.join import join
+    from fedpace.network.join import join
 
     for option, value in (("--pace", pace), ("--patience", patience)):
         if value is not None and not 0 < value < math.inf:

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from fedpace.checks import positive_count
 from fedpace.cli_data import OVERRIDES, SETUP, say
 from fedpace.cli_run import (
     CHOSEN,
@@ -33,10 +34,9 @@ from fedpace.cli_run import (
     write_study,
 )
 from fedpace.errors import InputError, MissingExtraError, TooFewClientsError
-from fedpace.profile import positive_count
 
 if TYPE_CHECKING:
-    from fedpace.lab.run import Standing
+    from fedpace.network.measure import Standing
     from fedpace.network.server import DeviceServer
     from fedpace.rounds.history import Row
     from fedpace.studies.processes import Job
@@ -97,7 +97,7 @@ def run_command(
 ) -> None:
     """Run a study on devices, and measure; interrupted, the same command goes on."""
     need_lab()
-    from fedpace.lab.run import Waiting, jobs_of, run_on_devices, write_times
+    from fedpace.network.measure import Waiting, jobs_of, run_on_devices, write_times
     from fedpace.studies.store import Store
 
     place = _lab(name, state) if listen is None else _listening(listen, devices, certs)
@@ -149,8 +149,7 @@ def _lab(name: str, state: Path | None) -> _Place:
 
 
 def _listening(listen: str, devices: str | None, certs: Path | None) -> _Place:
-    from fedpace.lab.join import parsed_address
-    from fedpace.lab.names import parsed_devices
+    from fedpace.network.join import parsed_address, parsed_devices
 
     if devices is None:
         raise InputError("--listen needs --devices, got none; write --devices 40, or their names")
@@ -165,7 +164,7 @@ def _study(
     evaluate_every: int | None,
 ) -> Study:
     """Load the study as it is measured here."""
-    from fedpace.lab.studies import client_count
+    from fedpace.studies.experiment import client_count
     from fedpace.studies.study import load_study
 
     network = [f"network.how={place.how}", f"network.time_scale={place.time_scale!r}"]

@@ -23,10 +23,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import fedpace
+from fedpace.checks import positive_count
 from fedpace.cli_data import FOLDER, OVERRIDES, SETUP, say
 from fedpace.errors import InputError, MissingExtraError, nearest
 from fedpace.files import made_folder, write_text
-from fedpace.profile import positive_count
 from fedpace.sampling.schemes import SCHEMES, VARIANTS
 
 if TYPE_CHECKING:

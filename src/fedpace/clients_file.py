@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpace.checks import FloatArray
 from fedpace.errors import InputError, listed, nearest
 from fedpace.files import write_text
-from fedpace.profile import FloatArray, Profile
+from fedpace.profile import Profile
 
 NUMBERS = ("samples", "weight", "time", "grad_norm")
 COLUMNS = ("client", *NUMBERS)

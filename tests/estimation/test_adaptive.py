@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from fedpace.checks import FloatArray
 from fedpace.data.synthetic import synthetic
-from fedpace.devices.round_times import Steady
 from fedpace.estimation.adaptive import Outcome, Pilots, known_so_far, run_adaptive, run_known
 from fedpace.estimation.gradients import estimated_grad_norms
 from fedpace.models.logistic import Logistic
-from fedpace.profile import FloatArray, Profile
+from fedpace.profile import Profile
 from fedpace.rounds.backend import Evaluation, Reply
 from fedpace.rounds.history import Row
 from fedpace.rounds.schedules import inverse
@@ -21,6 +21,7 @@ from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import Design, Draw, WithReplacement
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
+from fedpace.times.round_times import Steady
 
 SIZES = np.array([60, 30, 10, 20, 10, 15])
 TIMES = np.array([1.0, 4.0, 2.0, 0.5, 3.0, 1.5])

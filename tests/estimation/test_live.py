@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fedpace.checks import FloatArray
 from fedpace.estimation.adaptive import Live, Outcome, Pilots, WarmUp, run_adaptive, run_known
-from fedpace.profile import FloatArray
 from fedpace.rounds.backend import NOTHING, Evaluation, Reply
 from fedpace.rounds.history import Row
 from fedpace.rounds.schedules import constant

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedpace.checks import FloatArray
 from fedpace.errors import InputError
 from fedpace.estimation.ratio import (
     LARGEST_RATIO,
@@ -14,7 +15,6 @@ from fedpace.estimation.ratio import (
     estimate_ratio,
     rounds_to_pass,
 )
-from fedpace.profile import FloatArray
 
 # Some clients with much data and large gradients: U = N Σ p² G² is far above V = Σ p G².
 WEIGHTS = np.array([0.5, 0.2, 0.1, 0.1, 0.05, 0.05])

@@ -9,16 +9,16 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedpace.checks import FloatArray
 from fedpace.data.shards import Split
 from fedpace.data.synthetic import synthetic
-from fedpace.devices.round_times import Steady
 from fedpace.flower import AdaptiveSampling, WarmUp
 from fedpace.flower.client import described
 from fedpace.models.logistic import Logistic
-from fedpace.profile import FloatArray
 from fedpace.rounds.local import LocalSteps, LocalTrainer
 from fedpace.rounds.simulator import Simulator
 from fedpace.seeds import Seeds
+from fedpace.times.round_times import Steady
 from tests.flower.memory_grid import MemoryGrid
 
 CLIENTS, FEATURES, CLASSES = 12, 8, 3

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, MetricRecord
 
+from fedpace.checks import FloatArray
 from fedpace.estimation.adaptive import Live, Pilots, WarmUp, run_adaptive, run_known
 from fedpace.flower import AdaptiveSampling
-from fedpace.profile import FloatArray
 from fedpace.rounds.schedules import constant
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.schemes import SCHEMES

@@ -13,11 +13,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 
+from fedpace.checks import FloatArray
 from fedpace.cli import main
 from fedpace.errors import InputError, TooFewClientsError
 from fedpace.flower import AdaptiveSampling, WarmUp
 from fedpace.flower.job import Job
-from fedpace.profile import FloatArray
 from fedpace.sampling.design import Everyone
 from tests.flower import federation
 from tests.flower.federation import (

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fedpace.checks import FloatArray
 from fedpace.lab.calibration import Measured, calibrate, corrected, errors
 from fedpace.lab.shaping import FASTEST, rates_for
-from fedpace.profile import FloatArray
 from fedpace.rounds.backend import Evaluation, Reply
 from fedpace.sampling.design import Draw
 

@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpace.errors import InputError
-from fedpace.lab.names import MOST_DEVICES, Names, device_names
+from fedpace.lab.names import Names
+from fedpace.network.join import MOST_DEVICES, device_names
 
 labs = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?", fullmatch=True)
 devices = st.integers(0, MOST_DEVICES - 1)

@@ -18,20 +18,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fedpace.checks import FloatArray
 from fedpace.data.shards import Shards, Split
 from fedpace.data.synthetic import synthetic
-from fedpace.devices.round_times import Steady
 from fedpace.errors import InputError
 from fedpace.models.logistic import Logistic
 from fedpace.models.model import Model
 from fedpace.models.torch_model import AT_ONCE, TorchModel
-from fedpace.profile import FloatArray
 from fedpace.rounds.loop import start, train
 from fedpace.rounds.schedules import inverse
 from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import Draw, WithReplacement
 from fedpace.seeds import Seeds
+from fedpace.times.round_times import Steady
 from tests.models.torch_modules import (
     CANNOT_STACK,
     CLASSES,

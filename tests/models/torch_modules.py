@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fedpace.checks import FloatArray
 from fedpace.models.lenet import lenet5
-from fedpace.profile import FloatArray
 
 FEATURES, CLASSES = 8, 3
 

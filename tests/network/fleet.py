@@ -13,7 +13,6 @@ import numpy as np
 
 from fedpace.data.shards import Split
 from fedpace.data.synthetic import synthetic
-from fedpace.devices.round_times import Steady
 from fedpace.models.logistic import Logistic
 from fedpace.network.device import Prepare, serve
 from fedpace.network.devices import Devices
@@ -23,6 +22,7 @@ from fedpace.rounds.local import LocalTrainer
 from fedpace.rounds.simulator import Simulator
 from fedpace.sampling.design import Draw
 from fedpace.seeds import Seeds
+from fedpace.times.round_times import Steady
 
 N = 4
 SEED = 3

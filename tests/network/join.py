@@ -5,10 +5,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fedpace.checks import FloatArray
 from fedpace.network.device import serve
 from fedpace.network.tls import client_context
 from fedpace.network.trainer import Trainer
-from fedpace.profile import FloatArray
 from fedpace.rounds.local import LocalTrainer
 from tests.network.fleet import NAMES, trainer
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedpace.checks import FloatArray, IntArray
 from fedpace.estimation.adaptive import Outcome
-from fedpace.profile import FloatArray, IntArray, Profile
+from fedpace.profile import Profile
 from fedpace.report.setups import Setup, setups_of
 from fedpace.rounds.history import History, Row
 from fedpace.rounds.loop import EMPTY

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from fedpace.data.synthetic import synthetic
-from fedpace.devices.round_times import Varying
 from fedpace.errors import InputError
 from fedpace.estimation.adaptive import (
     Live,
@@ -26,6 +25,7 @@ from fedpace.rounds.state import State
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
+from fedpace.times.round_times import Varying
 
 SIZES = np.array([60, 30, 10, 20, 10, 15])
 TIMES = np.array([1.0, 4.0, 2.0, 0.5, 3.0, 1.5])

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
+from fedpace.checks import FloatArray
 from fedpace.data.synthetic import synthetic
-from fedpace.devices.round_times import Steady, Varying
 from fedpace.models.logistic import Logistic
-from fedpace.profile import FloatArray
 from fedpace.rounds.aggregate import aggregate
 from fedpace.rounds.backend import Evaluation, Reply
 from fedpace.rounds.history import Row
@@ -20,6 +19,7 @@ from fedpace.rounds.state import State
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import Design, Draw, Everyone, WithReplacement
 from fedpace.seeds import Seeds
+from fedpace.times.round_times import Steady, Varying
 
 SIZES = np.array([10, 30, 20, 40])
 TIMES = np.array([1.0, 4.0, 2.0, 0.5])

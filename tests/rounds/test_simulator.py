@@ -7,7 +7,6 @@ import pytest
 
 from fedpace.data.shards import Shards, Split
 from fedpace.data.synthetic import synthetic
-from fedpace.devices.round_times import Steady, Varying
 from fedpace.models.logistic import Logistic
 from fedpace.rounds.aggregate import aggregate
 from fedpace.rounds.loop import start, train
@@ -16,6 +15,7 @@ from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import Design, Draw, Everyone, Published, WithReplacement
 from fedpace.seeds import Seeds
+from fedpace.times.round_times import Steady, Varying
 from tests import reference
 
 FEATURES, CLASSES, ROUNDS = 4, 3, 4

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 
 # Probabilities that are multiples of this are exact in float64, and so are their sums.
 DYADIC = 2.0**-20

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from scipy.optimize import minimize
 
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 from tests.sampling.fleets import Fleet
 
 Objective: TypeAlias = Callable[[FloatArray], tuple[float, FloatArray]]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedpace import Draw, Everyone, InputError, Profile, WithReplacement, expected_round_time
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 from fedpace.sampling.design import Design, Published
 from tests.sampling.fleets import Fleet, fleets, random_fleet
 

@@ -13,7 +13,7 @@ from fedpace import (
     solve_mean_time,
     variance_term,
 )
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 from fedpace.sampling import max_time
 from tests.sampling.fleets import (
     EXAMPLES,

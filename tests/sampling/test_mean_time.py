@@ -12,7 +12,8 @@ from fedpace import (
     solve_mean_time,
     variance_term,
 )
-from fedpace.profile import FloatArray, stand_in
+from fedpace.checks import FloatArray
+from fedpace.profile import stand_in
 from tests.sampling.fleets import (
     EXAMPLES,
     Fleet,

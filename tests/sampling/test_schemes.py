@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpace import SCHEMES, Everyone, InputError, Profile, WithReplacement
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 from fedpace.sampling.schemes import VARIANTS
 from tests.sampling.fleets import Fleet, extreme_fleets, fleets, random_fleet, ratios
 

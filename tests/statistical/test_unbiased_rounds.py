@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 
+from fedpace.checks import FloatArray
 from fedpace.data.synthetic import synthetic
-from fedpace.devices.round_times import Steady
 from fedpace.models.logistic import Logistic
-from fedpace.profile import FloatArray, Profile
+from fedpace.profile import Profile
 from fedpace.rounds.aggregate import aggregate
 from fedpace.rounds.simulator import Simulator
 from fedpace.sampling.design import Design, Everyone
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
+from fedpace.times.round_times import Steady
 
 SIZES = np.array([40, 5, 20, 10, 15, 10])
 TIMES = np.array([1.0, 4.0, 2.0, 0.5, 3.0, 1.5])

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from fedpace.devices.round_times import Steady, Varying
 from fedpace.errors import InputError
 from fedpace.estimation.adaptive import Outcome
 from fedpace.estimation.gradients import estimated_grad_norms
@@ -20,6 +19,7 @@ from fedpace.studies.experiment import (
     simulator,
 )
 from fedpace.studies.study import Study, load_study
+from fedpace.times.round_times import Steady, Varying
 
 SMALL = (
     "data.sizes=power-law", "data.clients=6", "data.samples=150", "data.smallest=8",

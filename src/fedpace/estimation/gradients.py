@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 from fedpace.rounds.history import Row
 from fedpace.rounds.screening import LARGEST_NORM
 

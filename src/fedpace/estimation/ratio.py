@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedpace.checks import FloatArray
 from fedpace.errors import InputError
-from fedpace.profile import FloatArray, stand_in
+from fedpace.profile import stand_in
 
 # Uniform and weighted sampling must differ in S by more than this factor to tell c from noise.
 LEAST_CONTRAST = 1.1

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 from fedpace.rounds.history import Row
 
 # How much the latest time counts: old ones are forgotten after some ten rounds.

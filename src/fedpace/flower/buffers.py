@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 from fedpace.rounds.backend import Reply
 from fedpace.rounds.loop import completed
 from fedpace.rounds.state import State

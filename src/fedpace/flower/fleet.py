@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpace.checks import FloatArray
 from fedpace.errors import InputError
 from fedpace.files import write_through
-from fedpace.profile import FloatArray
 
 
 class Fleet:

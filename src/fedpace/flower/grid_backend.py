@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
+from fedpace.checks import FloatArray
 from fedpace.flower.buffers import weights_in, with_averaged_buffers
 from fedpace.flower.census import Census
 from fedpace.flower.exchange import WALL, Arrival, Clock, exchanged, refuse_strangers
@@ -22,7 +23,6 @@ from fedpace.flower.keeping import Kept
 from fedpace.flower.records import Layout, mean_metrics, metric_named, size_of
 from fedpace.flower.replies import Reader, Reading, as_reply
 from fedpace.flower.settings import Keys
-from fedpace.profile import FloatArray
 from fedpace.rounds.backend import Evaluation, Reply
 from fedpace.rounds.state import State
 from fedpace.sampling.design import Draw

@@ -11,8 +11,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
+from fedpace.checks import FloatArray
 from fedpace.errors import InputError
-from fedpace.profile import FloatArray
 from fedpace.rounds.screening import BadReplyError
 
 # What a saved array holds besides its numbers: type and shape in words.

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from flwr.app import Message
 
+from fedpace.checks import FloatArray
 from fedpace.flower.client import COMPUTING, GRAD_NORM, LOSS, SAMPLES, STEPS
 from fedpace.flower.exchange import Arrival
 from fedpace.flower.fleet import Fleet
 from fedpace.flower.records import Layout, arrays_of, metrics_of, size_of
-from fedpace.profile import FloatArray
 from fedpace.rounds.backend import NOTHING, Reply
 from fedpace.rounds.screening import BadReplyError, Border
 

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedpace.checks import positive_count
 from fedpace.errors import InputError, nearest
 from fedpace.estimation.adaptive import Pilots, WarmUp
 from fedpace.flower.exchange import WALL, Clock
-from fedpace.profile import positive_count
 from fedpace.rounds.schedules import Schedule
 from fedpace.sampling.schemes import SCHEMES, WITHOUT_PILOTS
 

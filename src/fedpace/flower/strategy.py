@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from fedpace.checks import positive_count
 from fedpace.errors import InputError
 from fedpace.estimation.adaptive import Live, Outcome, run_adaptive, run_known
 from fedpace.flower.census import Census
@@ -24,7 +25,6 @@ from fedpace.flower.records import mean_metrics
 from fedpace.flower.replies import Reader, without_failures
 from fedpace.flower.settings import Settings
 from fedpace.flower.stepwise import Stepwise
-from fedpace.profile import positive_count
 from fedpace.rounds.history import History
 from fedpace.sampling.schemes import SCHEMES, WITHOUT_PILOTS
 from fedpace.seeds import Seeds

@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from fedpace.checks import FloatArray
 from fedpace.lab.shaping import FASTEST
-from fedpace.profile import FloatArray
 from fedpace.rounds.backend import Backend
 from fedpace.sampling.design import Draw
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedpace.checks import FloatArray
 from fedpace.errors import InputError
 from fedpace.lab import processes
 from fedpace.lab.cpu import limit, pin
 from fedpace.lab.shaping import shape
 from fedpace.lab.state import Lab
-from fedpace.profile import FloatArray
 
 CERTIFICATES, SHARDS, LOGS = "certs", "shards", "logs"
 # Seconds for devices to be there after they were started: each imports NumPy, and computes.

@@ -7,10 +7,7 @@ import re
 from dataclasses import dataclass
 
 from fedpace.errors import InputError
-from fedpace.profile import positive_count
 
-# A Linux bridge has 1024 ports; three digits fit into the name of an interface.
-MOST_DEVICES = 1000
 LONGEST_NAME = 32
 
 
@@ -63,28 +60,3 @@ class Names:
     @property
     def _short(self) -> str:
         return hashlib.blake2b(self.lab.encode(), digest_size=4).hexdigest()
-
-
-def device_names(count: int) -> list[str]:
-    """Return the names that devices have where nobody gives them others.
-
-    >>> device_names(3)
-    ['device-00', 'device-01', 'device-02']
-    """
-    positive_count("--devices", count, "give a number of devices", MOST_DEVICES)
-    width = max(2, len(str(count - 1)))
-    return [f"device-{number:0{width}d}" for number in range(count)]
-
-
-def parsed_devices(text: str) -> list[str]:
-    """Return the names of a text: a number of devices, or names with commas.
-
-    >>> parsed_devices("2"), parsed_devices("kitchen, attic,kitchen")
-    (['device-00', 'device-01'], ['kitchen', 'attic'])
-    """
-    if text.strip().isdecimal():
-        return device_names(int(text))
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        raise InputError(f"--devices must be a number or names, got '{text}'; write 40")
-    return names

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedpace.checks import FloatArray
 from fedpace.lab.iproute import tc_batch
 from fedpace.lab.names import Names
-from fedpace.profile import FloatArray
 
 # What a TLS 1.3 record of at most 16 KiB adds: header, type and authentication tag.
 RECORD, RECORD_EXTRA = 16384, 22

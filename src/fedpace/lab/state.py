@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from fedpace.errors import InputError
 from fedpace.files import made_folder, write_text
-from fedpace.lab.names import Names, device_names
+from fedpace.lab.names import Names
+from fedpace.network.join import device_names
 
 FILE = "lab.json"
 

@@ -9,25 +9,24 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpace.devices.distributions import usual_times
+from fedpace.checks import FloatArray
 from fedpace.lab.calibration import Calibrated, calibrate
-from fedpace.lab.certs import make_certificates
 from fedpace.lab.down import left_of, take_down
 from fedpace.lab.fleet import CERTIFICATES, Fleet, Limits
 from fedpace.lab.iproute import may_make_networks, need_iproute
 from fedpace.lab.links import raise_network, server_address
 from fedpace.lab.names import Names
-from fedpace.lab.own_shard import job_of
 from fedpace.lab.shaping import packet_size, rates_for
 from fedpace.lab.state import Lab, claim, lab_folder, make_folder, taken, write_lab
-from fedpace.lab.studies import client_count, model_of
+from fedpace.network.certs import make_certificates
 from fedpace.network.devices import Devices
 from fedpace.network.server import DeviceServer
+from fedpace.network.shard import job_of
 from fedpace.network.tls import server_context
-from fedpace.profile import FloatArray
 from fedpace.seeds import Seeds
-from fedpace.studies.experiment import split
+from fedpace.studies.experiment import client_count, model_of, split
 from fedpace.studies.study import Study
+from fedpace.times.distributions import usual_times
 
 PORT = 7100
 LOOPBACK = "127.0.0.1"
@@ -56,7 +55,7 @@ def bring_up(
     name : str
         The lab's name; two labs with different names do not touch each other.
     times : str
-        The devices' round times, see `fedpace.devices.distributions.usual_times`.
+        The devices' round times, see `fedpace.times.distributions.usual_times`.
     time_scale : float > 0
         What all of them are multiplied with.
     seed : int

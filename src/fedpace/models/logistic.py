@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpace.checks import FloatArray
 from fedpace.models.model import AnyFloats
-from fedpace.profile import FloatArray
 
 
 @dataclass(frozen=True)

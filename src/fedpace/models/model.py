@@ -5,7 +5,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 
 # In the precision that the model trains in.
 AnyFloats: TypeAlias = NDArray[np.floating[Any]]

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpace.checks import FloatArray, positive_count
 from fedpace.errors import InputError, MissingExtraError
 from fedpace.models.model import AnyFloats
-from fedpace.profile import FloatArray, positive_count
 
 try:
     import torch

@@ -6,8 +6,8 @@ from collections import deque
 
 import numpy as np
 
+from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
-from fedpace.profile import FloatArray, IntArray
 
 # A device that takes three times as long as it usually does is not waited for.
 PATIENCE = 3.0

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpace.checks import FloatArray
 from fedpace.errors import InputError, TooFewClientsError
 from fedpace.models.model import Model
 from fedpace.network.attendance import GRACE, Attendance
@@ -17,7 +18,6 @@ from fedpace.network.deadlines import Deadlines
 from fedpace.network.replies import Accepted, Screen
 from fedpace.network.server import DeviceServer
 from fedpace.network.wire import Floats
-from fedpace.profile import FloatArray
 from fedpace.rounds.backend import Evaluation, Reply
 from fedpace.sampling.design import Draw
 from fedpace.seeds import Seeds

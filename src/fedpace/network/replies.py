@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedpace.checks import FloatArray
 from fedpace.network.connection import Answer
-from fedpace.profile import FloatArray
 from fedpace.rounds.backend import Evaluation
 from fedpace.rounds.screening import BadReplyError, Border
 

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
+from fedpace.checks import FloatArray
 from fedpace.network.wire import Frame, encoded
-from fedpace.profile import FloatArray
 
 
 class Counts(Protocol):

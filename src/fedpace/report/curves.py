@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 from fedpace.report.setups import Setup
 from fedpace.rounds.history import Row
 from fedpace.studies.store import Run

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedpace.checks import FloatArray
 from fedpace.errors import InputError, MissingExtraError
 from fedpace.files import write_whole
-from fedpace.profile import FloatArray, Profile
+from fedpace.profile import Profile
 from fedpace.sampling.plan import Prediction
 
 if TYPE_CHECKING:

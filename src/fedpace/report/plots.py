@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 from fedpace.report.curves import Abscissa, Ordinate, curve
 from fedpace.report.figures import colour
 from fedpace.report.sensitivity import (

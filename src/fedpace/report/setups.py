@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 from fedpace.sampling.schemes import SCHEMES, VARIANTS, WITHOUT_PILOTS
 from fedpace.studies.store import NAMES, Run
 from fedpace.studies.study import Study

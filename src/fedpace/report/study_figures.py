@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpace.profile import FloatArray, IntArray
+from fedpace.checks import FloatArray, IntArray
 from fedpace.report.curves import (
     Abscissa,
     Curve,

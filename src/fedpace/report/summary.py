@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 from fedpace.report.curves import is_estimate
 from fedpace.report.setups import Setup
 from fedpace.rounds.history import Row

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 from fedpace.report.measured import how_measured
 from fedpace.report.setups import Setup
 from fedpace.rounds.history import Row

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 from fedpace.report.figures import colour, new_figure, pale
 from fedpace.report.timeline import MOST_CLIENTS, Timeline, client_labels
 

@@ -1,6 +1,6 @@
 """The one line that every scheme shares."""
 
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 
 
 def aggregate(parameters: FloatArray, weights: FloatArray, updates: FloatArray) -> FloatArray:

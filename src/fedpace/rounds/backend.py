@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.profile import FloatArray, IntArray
+from fedpace.checks import FloatArray, IntArray
 from fedpace.sampling.design import Draw
 
 NOBODY: IntArray = np.empty(0, dtype=np.int64)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedpace.checks import FloatArray, IntArray
 from fedpace.files import write_text
-from fedpace.profile import FloatArray, IntArray
 from fedpace.rounds.backend import NOBODY, NOTHING
 
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpace.checks import FloatArray
 from fedpace.data.shards import Split
 from fedpace.models.model import AnyFloats, Model
-from fedpace.profile import FloatArray
 from fedpace.seeds import Seeds
 
 

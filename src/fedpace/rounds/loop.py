@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from fedpace.profile import FloatArray, IntArray
+from fedpace.checks import FloatArray, IntArray
 from fedpace.rounds.aggregate import aggregate
 from fedpace.rounds.backend import NOBODY, Backend, Reply
 from fedpace.rounds.history import Row

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 
 # An update so many times as long as is usual is no update. A diverging fleet grows by less a round.
 LONGEST_UPDATE = 100.0

@@ -8,14 +8,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpace.checks import FloatArray, IntArray
 from fedpace.data.shards import Split
-from fedpace.devices.round_times import RoundTimes
 from fedpace.models.model import AnyFloats, Model
-from fedpace.profile import FloatArray, IntArray
 from fedpace.rounds.backend import Evaluation, Reply
 from fedpace.rounds.local import LocalSteps
 from fedpace.sampling.design import Draw
 from fedpace.seeds import Seeds
+from fedpace.times.round_times import RoundTimes
 
 
 @dataclass(frozen=True, eq=False)

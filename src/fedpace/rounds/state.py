@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from fedpace.profile import FloatArray, IntArray
+from fedpace.checks import FloatArray, IntArray
 from fedpace.rounds.backend import NOBODY
 
 

@@ -6,8 +6,8 @@ F(w^R) − F* ≤ (α S(q) + β) / R, with S(q) = Σ p_i² G_i² / q_i [Luo22, T
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpace.checks import column, positive_column, probabilities, refuse_first
 from fedpace.errors import InputError
-from fedpace.profile import column, positive_column, probabilities, refuse_first
 
 
 def variance_term(q: ArrayLike, weights: ArrayLike, grad_norms: ArrayLike) -> float:

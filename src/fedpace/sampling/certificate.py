@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedpace.profile import FloatArray, IntArray
+from fedpace.checks import FloatArray, IntArray
 from fedpace.sampling.round_time import sorted_round_time
 
 # Clients merge while their times differ by less than this fraction of the round time.

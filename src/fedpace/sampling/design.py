@@ -9,11 +9,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpace.errors import InputError
-from fedpace.profile import (
+from fedpace.checks import (
     FloatArray,
     IntArray,
-    Profile,
     one_per_client,
     positive_column,
     positive_count,
@@ -21,6 +19,8 @@ from fedpace.profile import (
     refuse_first,
     shares,
 )
+from fedpace.errors import InputError
+from fedpace.profile import Profile
 from fedpace.sampling.bound import variance_term
 from fedpace.sampling.round_time import expected_round_time
 from fedpace.sampling.solution import Solution

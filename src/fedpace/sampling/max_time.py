@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.profile import FloatArray, IntArray, Profile, positive_count
+from fedpace.checks import FloatArray, IntArray, positive_count
+from fedpace.profile import Profile
 from fedpace.sampling.bound import variance_term
 from fedpace.sampling.certificate import certify
 from fedpace.sampling.mean_time import normalised, solve_tilt

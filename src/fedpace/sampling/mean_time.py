@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.profile import FloatArray, Profile, positive_count
+from fedpace.checks import FloatArray, positive_count
+from fedpace.profile import Profile
 from fedpace.sampling.bound import variance_term
 from fedpace.sampling.solution import NOTHING_LEFT, Solution, residual, weight_floors
 

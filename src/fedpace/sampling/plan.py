@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from fedpace.checks import positive_count
 from fedpace.errors import InputError, nearest
-from fedpace.profile import Profile, positive_count
+from fedpace.profile import Profile
 from fedpace.sampling.design import Design
 from fedpace.sampling.schemes import SCHEMES, Scheme
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.profile import FloatArray, positive_column, positive_count, probabilities
+from fedpace.checks import FloatArray, positive_column, positive_count, probabilities
 
 
 def expected_round_time(q: ArrayLike, times: ArrayLike, k: int) -> float:

@@ -4,7 +4,8 @@ from typing import Protocol
 
 import numpy as np
 
-from fedpace.profile import Profile, positive_count
+from fedpace.checks import positive_count
+from fedpace.profile import Profile
 from fedpace.sampling.design import Design, Everyone, Published, WithReplacement
 from fedpace.sampling.max_time import solve_max_time
 from fedpace.sampling.mean_time import solve_mean_time

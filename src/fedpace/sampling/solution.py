@@ -5,8 +5,9 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from fedpace.checks import FloatArray
 from fedpace.errors import InputError
-from fedpace.profile import FloatArray, Profile
+from fedpace.profile import Profile
 
 Status: TypeAlias = Literal["converged", "iteration-limit"]
 

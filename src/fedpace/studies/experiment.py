@@ -10,13 +10,12 @@ from importlib.util import find_spec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpace.checks import FloatArray
 from fedpace.data.image_files import pool_files
 from fedpace.data.images import CLASSES, image_split, load_pool, standardised
 from fedpace.data.partition import power_law_sizes
-from fedpace.data.shards import Split
+from fedpace.data.shards import Shards, Split
 from fedpace.data.synthetic import PAPER_SIZES, synthetic
-from fedpace.devices.distributions import usual_times
-from fedpace.devices.round_times import RoundTimes, Steady, Varying
 from fedpace.errors import InputError, MissingExtraError, nearest
 from fedpace.estimation.adaptive import (
     SIMULATED,
@@ -29,7 +28,7 @@ from fedpace.estimation.adaptive import (
 )
 from fedpace.models.logistic import Logistic
 from fedpace.models.model import Model
-from fedpace.profile import FloatArray, Profile
+from fedpace.profile import Profile
 from fedpace.rounds import schedules
 from fedpace.rounds.backend import Backend
 from fedpace.rounds.simulator import Simulator
@@ -37,6 +36,11 @@ from fedpace.rounds.stopping import Stop
 from fedpace.sampling.schemes import SCHEMES, VARIANTS, WITHOUT_PILOTS, Scheme
 from fedpace.seeds import Seeds
 from fedpace.studies.study import ImagesSection, OwnSection, Study, SyntheticSection
+from fedpace.times.distributions import usual_times
+from fedpace.times.round_times import RoundTimes, Steady, Varying
+
+# Of an image of MNIST or EMNIST.
+PIXELS = 28 * 28
 
 
 def run_one(study: Study, scheme: str, seed: int) -> Outcome:
@@ -186,6 +190,29 @@ def model(study: Study, data: Split) -> Model:
 
     # One thread: runs share the cores between them, and the numbers do not depend on how many.
     return TorchModel(partial(lenet5, classes), input_shape=(1, 28, 28), threads=1)
+
+
+def client_count(study: Study) -> int:
+    """Return how many clients a study has."""
+    section = study.data
+    if isinstance(section, SyntheticSection) and section.sizes == "paper":
+        return len(PAPER_SIZES)
+    return section.clients
+
+
+def model_of(study: Study) -> Model:
+    """Return what clients train, from the shape of their data alone."""
+    section = study.data
+    if isinstance(section, OwnSection):
+        raise InputError(
+            f"{study.name}: data.kind must be known to devices, got own; set it to synthetic, "
+            "mnist or emnist-lower"
+        )
+    features = section.features if isinstance(section, SyntheticSection) else PIXELS
+    nothing = Shards(
+        np.empty((0, features), dtype=np.float32), np.empty(0, dtype=np.int64), np.zeros(2, int)
+    )
+    return model(study, Split(nothing, nothing))
 
 
 def _power_law_sizes(

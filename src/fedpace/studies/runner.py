@@ -10,9 +10,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from fedpace.checks import positive_count
 from fedpace.errors import InputError
-from fedpace.profile import positive_count
-from fedpace.studies.cluster import run_on_cluster, run_spread
+from fedpace.studies.dask import run_on_cluster, run_spread
 from fedpace.studies.experiment import known_scheme, parsed_schedule, simulator
 from fedpace.studies.processes import Answer, Job, Order, run_in_processes
 from fedpace.studies.store import DamagedRunError, Store, run_key

@@ -20,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import fedpace
+from fedpace.checks import FloatArray
 from fedpace.errors import InputError
 from fedpace.estimation.adaptive import Outcome
 from fedpace.estimation.ratio import RatioEstimate
 from fedpace.files import write_through
-from fedpace.profile import FloatArray, Profile
+from fedpace.profile import Profile
 from fedpace.rounds.backend import NOBODY, NOTHING
 from fedpace.rounds.history import LISTS, History, Row
 from fedpace.sampling.design import WithReplacement

@@ -84,7 +84,7 @@ class ModelSection(_Section):
 
 
 class DevicesSection(_Section):
-    """How fast they are: see fedpace.devices."""
+    """How fast they are: see fedpace.times."""
 
     times: str = "exponential:1"
     noise: AtLeastZero = 0.0

@@ -12,7 +12,7 @@ from fedpace.errors import InputError, MissingExtraError
 from fedpace.files import made_folder
 
 if TYPE_CHECKING:
-    from fedpace.lab.authority import Signed
+    from fedpace.network.authority import Signed
 
 AUTHORITY, SERVER = "ca", "server"
 DAYS = 825
@@ -47,7 +47,7 @@ def make_certificates(
         The names that were signed now, with the reason; empty where there was none before.
     """
     _need_cryptography()
-    from fedpace.lab.authority import hosts_of, new_certificate
+    from fedpace.network.authority import hosts_of, new_certificate
 
     for name in devices:
         _check(name)
@@ -76,7 +76,7 @@ def _check(name: str) -> None:
 
 def _authority(folder: Path, days: int, signed: dict[str, str]) -> Signed:
     """Read the authority, or make it; note in `signed` if it is made anew."""
-    from fedpace.lab.authority import expiry, new_authority, read_authority, renewed_authority
+    from fedpace.network.authority import expiry, new_authority, read_authority, renewed_authority
 
     if not (folder / f"{AUTHORITY}.pem").exists():
         made = new_authority(days)
@@ -100,7 +100,7 @@ def _objection(
     folder: Path, name: str, authority: Signed, *, hosts: Sequence[str], days: int
 ) -> str | None:
     """Return why a certificate must be made: None, it need not; empty, there is none."""
-    from fedpace.lab.authority import objection
+    from fedpace.network.authority import objection
 
     try:
         certificate, key = _bytes(folder, name)

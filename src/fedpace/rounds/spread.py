@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpace.profile import FloatArray
+from fedpace.checks import FloatArray
 from fedpace.rounds.backend import Evaluation, Reply
 from fedpace.rounds.simulator import Simulator
 from fedpace.sampling.design import Draw

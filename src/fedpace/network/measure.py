@@ -13,19 +13,18 @@ from typing import NamedTuple
 import numpy as np
 
 import fedpace
+from fedpace.checks import FloatArray
 from fedpace.estimation.adaptive import Live
 from fedpace.files import write_text
-from fedpace.lab.own_shard import job_of
-from fedpace.lab.studies import model_of
 from fedpace.network.devices import Devices
 from fedpace.network.server import DeviceServer
-from fedpace.profile import FloatArray
+from fedpace.network.shard import job_of
 from fedpace.rounds.checkpoint import Checkpoint
 from fedpace.rounds.history import Row
 from fedpace.rounds.journal import Found, Journal
 from fedpace.rounds.state import State
 from fedpace.seeds import Seeds
-from fedpace.studies.experiment import known_scheme, parsed_schedule, run_with
+from fedpace.studies.experiment import known_scheme, model_of, parsed_schedule, run_with
 from fedpace.studies.processes import Job
 from fedpace.studies.runner import is_stored
 from fedpace.studies.store import Store, run_key

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from fedpace.devices.round_times import Steady, Varying
 from fedpace.errors import InputError
 from fedpace.seeds import Seeds
+from fedpace.times.round_times import Steady, Varying
 
 USUAL = np.array([1.0, 2.0, 4.0, 8.0])
 EVERYONE = np.arange(4)

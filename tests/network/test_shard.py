@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from fedpace.errors import InputError
-from fedpace.lab.own_shard import OwnShard, job_of
-from fedpace.lab.studies import client_count, model_of
-from fedpace.studies.experiment import model, split
+from fedpace.network.shard import OwnShard, job_of
+from fedpace.studies.experiment import client_count, model, model_of, split
 from fedpace.studies.study import load_study
 from tests.lab.labs import write_setup
 

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
+from fedpace.checks import FloatArray, IntArray, positive_column
 from fedpace.errors import InputError
-from fedpace.profile import FloatArray, IntArray, positive_column
 from fedpace.seeds import Seeds
 
 

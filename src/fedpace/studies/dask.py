@@ -14,8 +14,8 @@ from typing import Any
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedpace.errors import InputError, MissingExtraError
-from fedpace.network.cluster import Cluster
 from fedpace.rounds.simulator import Simulator
+from fedpace.rounds.spread import Cluster
 from fedpace.studies.experiment import run_with, simulator
 from fedpace.studies.processes import Answer, Job, Order, carried_out
 from fedpace.studies.store import packed_run

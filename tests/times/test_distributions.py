@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpace.devices.distributions import usual_times
+from fedpace.checks import FloatArray
 from fedpace.errors import InputError
-from fedpace.profile import FloatArray
+from fedpace.times.distributions import usual_times
 
 COUNT = 20_000
 SIZES = np.arange(1, COUNT + 1)

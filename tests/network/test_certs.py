@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedpace.errors import InputError
-from fedpace.lab.certs import make_certificates
+from fedpace.network.certs import make_certificates
 from fedpace.network.tls import certified_name, client_context, server_context
 
 

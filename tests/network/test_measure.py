@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpace.lab.own_shard import OwnShard
-from fedpace.lab.run import (
+from fedpace.network.device import serve
+from fedpace.network.measure import (
     Standing,
     Waiting,
     checkpoint_of,
@@ -16,8 +16,8 @@ from fedpace.lab.run import (
     run_on_devices,
     usual_seconds,
 )
-from fedpace.network.device import serve
 from fedpace.network.server import DeviceServer
+from fedpace.network.shard import OwnShard
 from fedpace.rounds.history import Row
 from fedpace.studies.study import load_study
 from tests.lab.labs import only_run, write_setup

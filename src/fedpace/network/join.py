@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedpace.checks import positive_count
 from fedpace.errors import InputError
 from fedpace.network.device import serve
 from fedpace.network.tls import client_context
 from fedpace.network.wire import Pace
+
+# A Linux bridge has 1024 ports; three digits fit into the name of an interface.
+MOST_DEVICES = 1000
 
 
 def join(
@@ -36,7 +40,7 @@ def join(
     patience : float, optional
         Seconds without any server after which to give up.
     """
-    from fedpace.lab.own_shard import OwnShard
+    from fedpace.network.shard import OwnShard
 
     host, port = parsed_address(address)
     serve(
@@ -60,3 +64,28 @@ def parsed_address(text: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise InputError(f"address must be HOST:PORT, got '{text}'; write 192.168.1.10:7100")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def device_names(count: int) -> list[str]:
+    """Return the names that devices have where nobody gives them others.
+
+    >>> device_names(3)
+    ['device-00', 'device-01', 'device-02']
+    """
+    positive_count("--devices", count, "give a number of devices", MOST_DEVICES)
+    width = max(2, len(str(count - 1)))
+    return [f"device-{number:0{width}d}" for number in range(count)]
+
+
+def parsed_devices(text: str) -> list[str]:
+    """Return the names of a text: a number of devices, or names with commas.
+
+    >>> parsed_devices("2"), parsed_devices("kitchen, attic,kitchen")
+    (['device-00', 'device-01'], ['kitchen', 'attic'])
+    """
+    if text.strip().isdecimal():
+        return device_names(int(text))
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise InputError(f"--devices must be a number or names, got '{text}'; write 40")
+    return names

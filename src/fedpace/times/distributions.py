@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpace.checks import FloatArray, positive_column
 from fedpace.errors import InputError, nearest
-from fedpace.profile import FloatArray, positive_column
 
 # What each distribution wants after its name.
 DISTRIBUTIONS = {

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from fedpace.errors import InputError
-from fedpace.network.cluster import Cluster
 from fedpace.rounds.backend import Backend
 from fedpace.rounds.loop import start, train
 from fedpace.rounds.schedules import inverse
 from fedpace.rounds.simulator import Simulator
+from fedpace.rounds.spread import Cluster
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import Draw, WithReplacement
 from fedpace.seeds import Seeds
-from fedpace.studies import cluster
-from fedpace.studies.cluster import run_spread
+from fedpace.studies import dask as study_dask
+from fedpace.studies.dask import run_spread
 from fedpace.studies.experiment import run_one
 from fedpace.studies.experiment import simulator as build
 from fedpace.studies.processes import Job, Order
@@ -93,7 +93,7 @@ def unreliable(study: str, seed: int) -> Simulator:
 def test_a_run_that_fails_on_a_worker_does_not_end_the_others(
     workers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "_simulator", unreliable)
+    monkeypatch.setattr(study_dask, "_simulator", unreliable)
     study = tiny_study(tmp_path)
     jobs = iter([Job("uniform", seed) for seed in range(4)])
     address = workers[0].scheduler.address

@@ -1,0 +1,139 @@
+"""Check arguments at the border: each function returns the value, or says what is wrong with it."""
+
+from __future__ import annotations
+
+import operator
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedpace.errors import InputError
+
+FloatArray: TypeAlias = NDArray[np.float64]
+IntArray: TypeAlias = NDArray[np.int64]
+
+# Weights that were written to a file with a few digits still sum to 1 within this.
+SUM_TOLERANCE = 1e-6
+# Products of three columns and their squares stay within float64 up to this span.
+WIDEST_SPAN = 1e30
+# Squares of larger numbers, or of the inverse of smaller ones, leave float64.
+LARGEST = 1e100
+# No round draws more often; and K stays exact in float64.
+LARGEST_COUNT = 10**12
+
+
+def shares(weights: ArrayLike) -> FloatArray:
+    """Return weights p_i as a vector that cannot be changed and sums to 1 to all digits."""
+    p = positive_column("weights", weights)
+    total = float(p.sum())
+    if abs(total - 1) > SUM_TOLERANCE:
+        raise InputError(
+            f"weights must sum to 1, got a sum of {total:.9g}; "
+            "divide by the sum, or give sample counts to Profile.from_samples"
+        )
+    p /= total
+    p.setflags(write=False)
+    return p
+
+
+def one_per_client(name: str, array: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return `array`, or say that it is not as long as the weights."""
+    if array.size != weights.size:
+        raise InputError(
+            f"{name} must have one entry per client, got {array.size} for "
+            f"{weights.size} weights; give arrays of equal length"
+        )
+    return array
+
+
+def column(name: str, values: ArrayLike) -> FloatArray:
+    """Return a fresh float64 vector of finite numbers, or say which entry is not one."""
+    try:
+        if np.iscomplexobj(values):
+            raise TypeError("complex numbers have no order")
+        array = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{name} must be numbers, got {values!r:.60}; {error}") from None
+    if array.ndim != 1 or array.size == 0:
+        raise InputError(
+            f"{name} must be a vector with one entry per client, got shape {array.shape}; "
+            "give at least one client"
+        )
+    refuse_first(name, array, ~np.isfinite(array), "be finite", "measure it, or drop the client")
+    return array
+
+
+def positive_column(name: str, values: ArrayLike) -> FloatArray:
+    """Return a fresh float64 vector of positive finite numbers of a span that can be computed."""
+    array = column(name, values)
+    refuse_first(name, array, array <= 0, "be positive", "measure it, or drop the client")
+    refuse_wide(name, array)
+    return array
+
+
+def probabilities(q: ArrayLike, n: int) -> FloatArray:
+    """Return q as a vector of n probabilities, or say what is wrong with it."""
+    array = column("q", q)
+    if array.size != n:
+        raise InputError(
+            f"q must have one entry per client, got {array.size} for {n} clients; "
+            "give arrays of equal length"
+        )
+    refuse_first("q", array, array < 0, "be at least 0", "give probabilities")
+    if abs(total := float(array.sum()) - 1) > SUM_TOLERANCE:
+        raise InputError(f"q must sum to 1, got a sum of {1 + total:.9g}; divide by the sum")
+    return array
+
+
+def positive_count(
+    name: str, value: object, remedy: str = "give the clients per round", most: int = LARGEST_COUNT
+) -> int:
+    """Return an integer from 1 to `most`.
+
+    >>> positive_count("k", 10)
+    10
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        count = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise InputError(f"{name} must be an integer, got {value!r}; give 1 or more") from None
+    if count < 1:
+        raise InputError(f"{name} must be at least 1, got {count}; {remedy}")
+    if count > most:
+        raise InputError(f"{name} must be at most {most:,}, got {count}; {remedy}")
+    return count
+
+
+def refuse_first(
+    name: str, array: FloatArray, bad: NDArray[np.bool_], condition: str, remedy: str
+) -> None:
+    """Raise for the first client marked as bad, if there is one."""
+    if bad.any():
+        client = int(np.argmax(bad))
+        raise InputError(
+            f"{name} must {condition}, got {array[client]:g} for client {client}; {remedy}"
+        )
+
+
+def refuse_wide(name: str, array: FloatArray) -> None:
+    """Raise where positive entries are too large, too small or too far apart for float64."""
+    positive = array > 0
+    smallest = int(np.argmin(np.where(positive, array, np.inf)))
+    largest = int(np.argmax(array))
+    low, high = float(array[smallest]), float(array[largest])
+    if high <= 0:
+        return
+    if low < 1 / LARGEST or high > LARGEST:
+        client, value = (largest, high) if high > LARGEST else (smallest, low)
+        raise InputError(
+            f"{name} must lie between {1 / LARGEST:g} and {LARGEST:g}, got {value:g} "
+            f"for client {client}; check the unit"
+        )
+    if low < high / WIDEST_SPAN:
+        raise InputError(
+            f"{name} must lie within a factor of {WIDEST_SPAN:g} of each other, got {low:g} "
+            f"for client {smallest} and {high:g} for client {largest}; check the units"
+        )
