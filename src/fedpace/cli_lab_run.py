@@ -38,7 +38,7 @@ from fedpace.errors import InputError, MissingExtraError, TooFewClientsError
 if TYPE_CHECKING:
     from fedpace.network.measure import Standing
     from fedpace.network.server import DeviceServer
-    from fedpace.rounds.history import Row
+    from fedpace.rounds.rows import Row
     from fedpace.studies.processes import Job
     from fedpace.studies.study import Study
 

@@ -18,7 +18,7 @@ from fedpace.files import made_folder, write_text
 if TYPE_CHECKING:
     from fedpace.report.setups import Sweep
     from fedpace.report.summary import Summary
-    from fedpace.studies.store import Run
+    from fedpace.studies.store import StoredRun
 
 PAGE = "report.html"
 TABLES = "time-to-target"
@@ -51,7 +51,7 @@ def report_command(
     _print_paths(page, tables, figures)
 
 
-def stored_runs(directory: Path) -> list[Run]:
+def stored_runs(directory: Path) -> list[StoredRun]:
     """Return the runs in a directory; what cannot be read is said on standard error."""
     from fedpace.studies.store import Store
 

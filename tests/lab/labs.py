@@ -16,7 +16,7 @@ import pytest
 
 from fedpace.cli import main
 from fedpace.lab.down import left_of
-from fedpace.studies.store import Run, Store
+from fedpace.studies.store import Store, StoredRun
 
 # Twenty kilobytes of model: enough packets for a link to be shaped.
 SETUP = """
@@ -103,7 +103,7 @@ def finished(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]
     return subprocess.CompletedProcess((), process.returncode, out, err)
 
 
-def only_run(directory: Path) -> Run:
+def only_run(directory: Path) -> StoredRun:
     (run,) = Store(directory).runs()
     return run
 

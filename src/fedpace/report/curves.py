@@ -10,8 +10,8 @@ import numpy as np
 
 from fedpace.checks import FloatArray
 from fedpace.report.setups import Setup
-from fedpace.rounds.history import Row
-from fedpace.studies.store import Run
+from fedpace.rounds.rows import Row
+from fedpace.studies.store import StoredRun
 
 # Finer than a screen shows, and small enough for a page with dozens of curves.
 GRID_POINTS = 300
@@ -31,7 +31,7 @@ class Curve(NamedTuple):
     high: FloatArray
 
 
-def curve(runs: Sequence[Run], y: Ordinate, x: Abscissa) -> Curve:
+def curve(runs: Sequence[StoredRun], y: Ordinate, x: Abscissa) -> Curve:
     """Return the mean and the band of runs, at least one of which has the quantity.
 
     What is known at a time is the last evaluation before it, so each run is a step function. A
@@ -51,7 +51,7 @@ def curve(runs: Sequence[Run], y: Ordinate, x: Abscissa) -> Curve:
         return Curve(grid, values.mean(axis=0), low, high)
 
 
-def has(runs: Sequence[Run], y: Ordinate) -> bool:
+def has(runs: Sequence[StoredRun], y: Ordinate) -> bool:
     """Tell whether there is anything to draw: accuracy is known where it was evaluated alone."""
     return any(_path(run, y, "seconds")[0].size for run in runs)
 
@@ -69,7 +69,7 @@ def is_estimate(row: Row) -> bool:
     return row.loss == row.loss_estimate and math.isnan(row.accuracy)
 
 
-def own_rounds(run: Run) -> list[Row]:
+def own_rounds(run: StoredRun) -> list[Row]:
     """Return the rows on the way of the final model: of the pilots, the one trained on from."""
     rows = run.history.rows
     pilots = {
@@ -81,7 +81,7 @@ def own_rounds(run: Run) -> list[Row]:
     return [rows[0], *best, *(row for row in rows[1:] if not row.phase.startswith("pilot"))]
 
 
-def pilots_end(runs: Sequence[Run], x: Abscissa) -> float:
+def pilots_end(runs: Sequence[StoredRun], x: Abscissa) -> float:
     """Return where the pilots were over, averaged over runs; NaN for runs without any."""
     ends = []
     for run in runs:
@@ -92,7 +92,7 @@ def pilots_end(runs: Sequence[Run], x: Abscissa) -> float:
     return float(np.mean(ends)) if ends else math.nan
 
 
-def _path(run: Run, y: Ordinate, x: Abscissa) -> tuple[FloatArray, FloatArray]:
+def _path(run: StoredRun, y: Ordinate, x: Abscissa) -> tuple[FloatArray, FloatArray]:
     rows = own_rounds(run) if x == "round" else list(run.history.rows)
     if y == "accuracy":
         if len(rows) > 1:
@@ -106,7 +106,7 @@ def _path(run: Run, y: Ordinate, x: Abscissa) -> tuple[FloatArray, FloatArray]:
     )
 
 
-def _evaluates(run: Run) -> bool:
+def _evaluates(run: StoredRun) -> bool:
     """Tell whether rounds were evaluated: then what clients reported in between is left out."""
     return run.study.network is None or run.study.network.evaluate_every > 0
 

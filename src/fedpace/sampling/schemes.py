@@ -1,10 +1,12 @@
 """Profile → Design: the six schemes that are compared."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from fedpace.checks import positive_count
+from fedpace.errors import InputError
+from fedpace.lookup import found
 from fedpace.profile import Profile
 from fedpace.sampling.design import Design, Everyone, Published, WithReplacement
 from fedpace.sampling.max_time import solve_max_time
@@ -92,5 +94,29 @@ SCHEMES: dict[str, Scheme] = {
 # Not among the schemes that are compared by default.
 VARIANTS: dict[str, Scheme] = {"uniform-published": uniform_published}
 
-# Need nothing but the sample counts: no gradient norms, no times, and so no pilots.
-WITHOUT_PILOTS = ("full", "uniform", "weighted", "uniform-published")
+
+def needs_counts_only(scheme: Scheme) -> bool:
+    """Tell whether a scheme looks at sample counts alone: no gradient norms, no times.
+
+    A scheme of your own says so with `my_scheme.needs_counts_only = True`; else it is taken to
+    need all, and its first rounds are for learning.
+    """
+    return scheme in (full, uniform, weighted) or getattr(scheme, "needs_counts_only", False)
+
+
+def scheme_named(name: object, *, argument: str = "scheme") -> Any:
+    """Return the scheme of that name, or what a user gives in its place.
+
+    That is a scheme, a sampler or a class of samplers: see `fedpace.lookup.found` for names, and
+    docs/extend.md for what they can stand for.
+
+    >>> scheme_named("uniform") is SCHEMES["uniform"]
+    True
+    """
+    value = found(name, SCHEMES, argument=argument, group="fedpace.schemes")
+    if callable(value) or hasattr(value, "observe"):
+        return value
+    raise InputError(
+        f"{argument} must be a function, a sampler or a class of samplers, got '{name}', a "
+        f"{type(value).__name__}; see docs/extend.md"
+    )
