@@ -33,11 +33,10 @@ from fedpace.sampling.plan import (
     Prediction,
     plan,
     predict,
-    scheme_named,
     uniform_cost,
     usual_ks,
 )
-from fedpace.sampling.schemes import SCHEMES
+from fedpace.sampling.schemes import SCHEMES, scheme_named
 from fedpace.sampling.solution import Solution
 
 app = typer.Typer(

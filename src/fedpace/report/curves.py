@@ -64,11 +64,6 @@ def shows_accuracy(setup: Setup) -> bool:
     return any(has(setup.of(scheme), "accuracy") for scheme in setup.schemes)
 
 
-def is_estimate(row: Row) -> bool:
-    """Tell whether the row's loss is only that which the drawn clients reported."""
-    return row.loss == row.loss_estimate and math.isnan(row.accuracy)
-
-
 def own_rounds(run: StoredRun) -> list[Row]:
     """Return the rows on the way of the final model: of the pilots, the one trained on from."""
     rows = run.history.rows
@@ -76,7 +71,7 @@ def own_rounds(run: StoredRun) -> list[Row]:
         name: [row for row in rows[1:] if row.phase == name]
         for name in ("pilot-uniform", "pilot-weighted")
     }
-    # The better pilot goes on, the first of two equal ones: see estimation.adaptive.
+    # The better pilot goes on, the first of two equal ones: see estimation.pilots.
     best = min(pilots.values(), key=_last_loss)
     return [rows[0], *best, *(row for row in rows[1:] if not row.phase.startswith("pilot"))]
 
@@ -99,7 +94,7 @@ def _path(run: StoredRun, y: Ordinate, x: Abscissa) -> tuple[FloatArray, FloatAr
             rows = rows[1:]  # the initial model has all classes tied: no accuracy to speak of
         rows = [row for row in rows if not math.isnan(row.accuracy)]
     elif _evaluates(run):
-        rows = [row for row in rows if not is_estimate(row)]
+        rows = [row for row in rows if row.evaluated]
     return (
         np.array([getattr(row, x) for row in rows], dtype=np.float64),
         np.array([getattr(row, y) for row in rows], dtype=np.float64),

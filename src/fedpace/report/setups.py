@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpace.checks import FloatArray
-from fedpace.sampling.schemes import SCHEMES, VARIANTS, WITHOUT_PILOTS
+from fedpace.sampling.schemes import SCHEMES, needs_counts_only
 from fedpace.studies.store import NAMES, StoredRun
 from fedpace.studies.study import Study
 
-ORDER = (*SCHEMES, *VARIANTS)
 SWEPT = "sampling.c_over_s0"
 # Of a field that the other setup does not have; None says that it has no value.
 NOT_THERE = object()
@@ -40,7 +39,7 @@ class Setup:
     def schemes(self) -> list[str]:
         """The schemes that were run, in the usual order."""
         present = {run.scheme for run in self.runs}
-        return [*(name for name in ORDER if name in present), *sorted(present - {*ORDER})]
+        return [*(name for name in SCHEMES if name in present), *sorted(present - {*SCHEMES})]
 
     @property
     def seeds(self) -> list[int]:
@@ -108,7 +107,7 @@ def optimising(setup: Setup) -> list[tuple[str, StoredRun, FloatArray]]:
     return [
         (scheme, run, run.q)
         for scheme, run in firsts
-        if run.q is not None and scheme not in WITHOUT_PILOTS
+        if run.q is not None and not _counts_only(scheme)
     ]
 
 
@@ -187,3 +186,8 @@ def _slug(label: str, taken: set[str]) -> str:
     while (slug := plain if count == 1 else f"{plain}-{count}") in taken:
         count += 1
     return slug
+
+
+def _counts_only(scheme: str) -> bool:
+    """Tell whether a scheme of fedpace's looks at sample counts alone; a user's may not."""
+    return scheme in SCHEMES and needs_counts_only(SCHEMES[scheme])

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fedpace.checks import FloatArray
-from fedpace.report.curves import is_estimate
 from fedpace.report.setups import Setup
 from fedpace.rounds.rows import Row
 from fedpace.studies.store import StoredRun
@@ -169,7 +168,7 @@ def arrival(run: StoredRun) -> Row | None:
     stop = run.study.stop
     if stop.loss is None:
         return None if stop.accuracy is None else accuracy_arrival(run, stop.accuracy)
-    rows = (row for row in run.history.rows if not is_estimate(row))
+    rows = (row for row in run.history.rows if row.evaluated)
     return next((row for row in rows if row.loss <= stop.loss), None)
 
 

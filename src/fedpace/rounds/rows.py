@@ -52,8 +52,9 @@ class Row(NamedTuple):
 
     @property
     def evaluated(self) -> bool:
-        """Whether `loss` was evaluated on all clients, and is not the estimate."""
-        return self.loss != self.loss_estimate
+        """Whether the model was evaluated, so that `loss` is not the estimate."""
+        unknown = math.isnan(self.loss) or self.loss == self.loss_estimate
+        return not (unknown and math.isnan(self.accuracy))
 
     @property
     def grad_spread(self) -> float:
