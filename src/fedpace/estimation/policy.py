@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedpace.errors import InputError
 from fedpace.estimation.pilots import Piloted
 from fedpace.estimation.solve import Solve
+from fedpace.lookup import found
 from fedpace.rounds.sampler import Sampler
-from fedpace.sampling.schemes import Scheme, needs_counts_only, scheme_named
+from fedpace.sampling.schemes import GROUP, SCHEMES, Scheme, is_scheme, needs_counts_only
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,25 @@ class WarmUp:
     rounds: int
 
 
+# Samplers that come with fedpace, by name; each is called with `k=k`.
+SAMPLERS: dict[str, type[Any]] = {}
+
+
+def named(name: object, *, argument: str = "scheme") -> Any:
+    """Return what a name stands for: a scheme, a sampler, or a class of samplers.
+
+    >>> named("uniform") is SCHEMES["uniform"]
+    True
+    """
+    value = found(name, SCHEMES | SAMPLERS, argument=argument, group=GROUP)
+    if callable(value) or hasattr(value, "observe"):
+        return value
+    raise InputError(
+        f"{argument} must be a function, a sampler or a class of samplers, got '{name}', a "
+        f"{type(value).__name__}; see docs/extend.md"
+    )
+
+
 def sampler_for(
     scheme: str | Scheme | Sampler | type[Any],
     k: int,
@@ -53,7 +74,7 @@ def sampler_for(
     Parameters
     ----------
     scheme : str, Scheme, Sampler, or a class of samplers
-        A name (see `fedpace.lookup.found`), or the object itself. A sampler is taken as it is,
+        A name (see `named`), or the object itself. A sampler is taken as it is,
         and a class is called with `k=k`; the other settings are for schemes.
     k : int ≥ 1
         K, the draws per round.
@@ -67,10 +88,10 @@ def sampler_for(
     >>> sampler_for("weighted", 4, learn=WarmUp(10)).k
     4
     """
-    given: Any = scheme_named(scheme) if isinstance(scheme, str) else scheme
+    given: Any = named(scheme) if isinstance(scheme, str) else scheme
     if isinstance(given, type):
         return given(k=k)  # type: ignore[no-any-return]
-    if hasattr(given, "observe"):
+    if not is_scheme(given):
         return given  # type: ignore[no-any-return]
     common: dict[str, Any] = {"refresh": refresh, "max_weight": max_weight, "c_over_s0": c_over_s0}
     if isinstance(learn, Pilots) and not needs_counts_only(given):

@@ -82,6 +82,8 @@ def uniform_published(profile: Profile, k: int, *, max_weight: float | None = No
     return Published(k, profile.weights)
 
 
+# Packages name their schemes and samplers in this group of entry points.
+GROUP = "fedpace.schemes"
 SCHEMES: dict[str, Scheme] = {
     "full": full,
     "uniform": uniform,
@@ -104,19 +106,21 @@ def needs_counts_only(scheme: Scheme) -> bool:
     return scheme in (full, uniform, weighted) or getattr(scheme, "needs_counts_only", False)
 
 
-def scheme_named(name: object, *, argument: str = "scheme") -> Any:
-    """Return the scheme of that name, or what a user gives in its place.
-
-    That is a scheme, a sampler or a class of samplers: see `fedpace.lookup.found` for names, and
-    docs/extend.md for what they can stand for.
+def scheme_named(name: object, *, argument: str = "scheme") -> Scheme:
+    """Return the scheme of that name: see `fedpace.lookup.found` for names of your own.
 
     >>> scheme_named("uniform") is SCHEMES["uniform"]
     True
     """
-    value = found(name, SCHEMES, argument=argument, group="fedpace.schemes")
-    if callable(value) or hasattr(value, "observe"):
-        return value
+    value: Any = found(name, SCHEMES, argument=argument, group=GROUP)
+    if is_scheme(value):
+        return value  # type: ignore[no-any-return]
     raise InputError(
-        f"{argument} must be a function, a sampler or a class of samplers, got '{name}', a "
-        f"{type(value).__name__}; see docs/extend.md"
+        f"{argument} must be a function from a profile to a design, got '{name}', a "
+        f"{type(value).__name__}; a sampler needs a run: see fedpace run"
     )
+
+
+def is_scheme(value: object) -> bool:
+    """Tell a scheme from a sampler, a class of samplers, and what is neither."""
+    return callable(value) and not isinstance(value, type) and not hasattr(value, "observe")

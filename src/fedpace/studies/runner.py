@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 
 from fedpace.checks import positive_count
 from fedpace.errors import InputError
+from fedpace.estimation.policy import named
 from fedpace.rounds.server import server_named
-from fedpace.sampling.schemes import scheme_named
 from fedpace.studies.dask import run_on_cluster, run_spread
 from fedpace.studies.experiment import parsed_schedule, simulator
 from fedpace.studies.processes import Done, Job, Order, run_in_processes
@@ -122,7 +122,7 @@ def checked_jobs(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> 
             f"{len(seeds)} seeds from {min(seeds, default=0)}; see --schemes and --seeds"
         )
     for scheme in schemes:
-        scheme_named(scheme, argument="schemes")
+        named(scheme, argument="schemes")
     server_named(study.training.server)
     parsed_schedule(study.training.schedule)
     simulator(study, seeds[0])
