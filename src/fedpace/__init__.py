@@ -21,7 +21,7 @@ from fedpace.sampling.bound import (
     predicted_time,
     variance_term,
 )
-from fedpace.sampling.design import Design, Draw, Everyone, WithReplacement
+from fedpace.sampling.design import Among, Design, Draw, Everyone, WithReplacement
 from fedpace.sampling.max_time import solve_max_time
 from fedpace.sampling.mean_time import solve_mean_time
 from fedpace.sampling.plan import Prediction, plan
@@ -40,6 +40,7 @@ __version__ = "0.1.0"
 __all__ = [
     "SCHEMES",
     "Adam",
+    "Among",
     "Average",
     "Backend",
     "Design",
