@@ -39,11 +39,11 @@ FLAGS = (
 SHOWN = {
     "time to loss 1.75, s": "seconds",
     "rounds": "rounds",
-    "of it pilots, s": "pilot_seconds",
-    "without pilots, s": "net_seconds",
+    "pilot time, s": "pilot_seconds",
+    "time without pilots, s": "net_seconds",
     "time vs uniform": "to_uniform",
     "time vs optimal-mean": "to_proposed",
-    "same, without pilots": "net_to_proposed",
+    "vs optimal-mean, without pilots": "net_to_proposed",
     "paper, s": "paper_seconds",
     "same, in the paper": "paper_ratio",
 }

@@ -51,16 +51,16 @@ def columns(summary: Summary) -> list[Column]:
         Column("reached", lambda row: (f"{row.reached} of {row.runs}", "")),
         Column(f"time to {summary.target}, s", lambda row: _cell(row.seconds, _seconds)),
         Column("rounds", lambda row: _cell(row.rounds, _rounds), wide=True),
-        Column("of it pilots, s", lambda row: _cell(row.pilot_seconds, _seconds), wide=True),
-        Column("without pilots, s", lambda row: _cell(row.net_seconds, _seconds), wide=True),
+        Column("pilot time, s", lambda row: _cell(row.pilot_seconds, _seconds), wide=True),
+        Column("time without pilots, s", lambda row: _cell(row.net_seconds, _seconds), wide=True),
         Column(f"time vs {BASELINE}", lambda row: _cell(row.to_uniform, _ratio)),
         Column(f"time vs {PROPOSED}", lambda row: _cell(row.to_proposed, _ratio)),
-        Column("same, without pilots", lambda row: _cell(row.net_to_proposed, _ratio)),
+        Column(f"vs {PROPOSED}, without pilots", lambda row: _cell(row.net_to_proposed, _ratio)),
         Column("paper, s", lambda row: (_seconds(row.paper_seconds), ""), wide=True),
-        Column("same, in the paper", lambda row: (_ratio(row.paper_ratio), "")),
+        Column(f"vs {PROPOSED}, paper", lambda row: (_ratio(row.paper_ratio), "")),
         Column(accuracy, _accuracy, wide=True),
     ]
-    left_out = set() if summary.setup.study.paper else {"paper, s", "same, in the paper"}
+    left_out = set() if summary.setup.study.paper else {"paper, s", f"vs {PROPOSED}, paper"}
     if not math.isfinite(summary.accuracy.value):
         left_out.add(accuracy)
     return [column for column in every if column.title not in left_out]

@@ -109,7 +109,7 @@ def timelines(setup: Setup) -> list[Timeline]:
 
 
 def client_labels(shown: Timeline, most: int) -> tuple[list[int], list[str]]:
-    """Return at most so many places from the bottom, and the clients there with their times."""
+    """Return up to `most` places from the bottom, and the clients there with their times."""
     step = -(-len(shown.clients) // most)
     # From the slowest down, for it is the one looked for.
     places = list(range(len(shown.clients) - 1, -1, -step))

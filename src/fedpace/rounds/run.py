@@ -184,7 +184,7 @@ class Run:
         self.state, self.rows = found.state, list(found.rows)
         self._rng = self._seeds.stream(*self.phase.stream)
         self._rng.bit_generator.state = found.rng
-        # The rule may be another now: so many rounds more, say.
+        # The stopping rule may have changed: it may allow more rounds now.
         last = self.rows[-1]
         over = "" if self.phase.until is not None or not last.round else self._stop.reason(last)
         self.state = self.state._replace(ended=over)

@@ -1,4 +1,4 @@
-"""Runs on a Dask cluster that is there already: each whole on a worker, or each round spread."""
+"""Runs on an existing Dask cluster: whole runs on workers, or the clients of each round."""
 
 from __future__ import annotations
 

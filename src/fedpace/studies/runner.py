@@ -189,7 +189,7 @@ class _Clock:
         progress(self.standing())
 
     def note(self, job: Job, seconds: float) -> None:
-        """Count a run that took so long; 0 for a run that was found."""
+        """Count a run that took `seconds`; 0 for a run that was found."""
         self._left[job.scheme] -= 1
         if seconds > 0:
             self._seconds.setdefault(job.scheme, []).append(seconds)
