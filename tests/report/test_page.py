@@ -45,7 +45,7 @@ SHOWN = {
     "time vs optimal-mean": "to_proposed",
     "vs optimal-mean, without pilots": "net_to_proposed",
     "paper, s": "paper_seconds",
-    "same, in the paper": "paper_ratio",
+    "vs optimal-mean, paper": "paper_ratio",
 }
 
 
