@@ -213,9 +213,9 @@ class Run:
         """
         state, n = self.state, self.backend.weights.size
         asked, answered = _grown(state.asked, n), _grown(state.answered, n)
-        here = np.isin(draw.clients, reply.clients)
+        places = np.searchsorted(draw.clients, reply.clients)  # replies come in any order
         chances = (answered[reply.clients] + 1) / (asked[reply.clients] + 1)
-        used = Draw(reply.clients, draw.weights[here] / np.maximum(chances, LEAST_CHANCE))
+        used = Draw(reply.clients, draw.weights[places] / np.maximum(chances, LEAST_CHANCE))
         parameters, server = state.parameters, state.server
         if reply.clients.size:
             parameters, server = self.server.apply(server, parameters, used, reply)
@@ -229,7 +229,7 @@ class Run:
             answered=answered,
             server=server,
         )
-        return used, draw.clients[~here]
+        return used, np.delete(draw.clients, places)
 
     def _row(self, reply: Reply, used: Draw, missing: IntArray) -> Row:
         """Describe the round, with the estimate of the loss in the place of the loss."""
