@@ -261,14 +261,15 @@ class Run:
         if before.phase == row.phase and before.evaluated and not row.clients.size:  # same model
             return row._replace(loss=before.loss, accuracy=before.accuracy)
         every = self._evaluate_every
-        promise = bool(self._ending.reason(row))
+        promise = self._ending.reason(row)
         unknown = not row.losses.size and not self._stop.blind
-        due = promise or unknown or (every > 0 and row.round % every == 0)
+        due = bool(promise) or unknown or (every > 0 and row.round % every == 0)
         found = self.backend.evaluate(self.state.parameters, due=due)
         if found is not None:
             return row._replace(loss=found.loss, accuracy=found.accuracy)
-        # Nobody could check it, so it must not end the run.
-        return row._replace(loss=math.nan) if promise else row
+        unmeasured = row._replace(loss=math.nan)
+        # An estimate that nobody could check must not end the run.
+        return unmeasured if promise and self._ending.reason(unmeasured) != promise else row
 
     @property
     def _ending(self) -> Stop:
