@@ -12,7 +12,7 @@ import numpy as np
 from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
 from fedpace.profile import Profile
-from fedpace.rounds.backend import NOBODY, NOTHING, Backend, Reply, Task
+from fedpace.rounds.backend import Backend, Reply, Task
 from fedpace.rounds.history import History
 from fedpace.rounds.journal import Journal
 from fedpace.rounds.rows import Row
@@ -170,8 +170,7 @@ class Run:
         self._rng = self._seeds.stream(*phase.stream)
         found = backend.evaluate(parameters, due=not self._stop.blind)
         loss, accuracy = (math.nan, math.nan) if found is None else found
-        nobody = (NOBODY, NOTHING, NOTHING, NOTHING)
-        row = Row(phase.name, 0, 0.0, loss, accuracy, 0.0, 0.0, *nobody)
+        row = Row(phase.name, 0, 0.0, loss, accuracy, 0.0, 0.0)
         if phase.until is not None:
             self._keep(START, row)
         self._record(row)
