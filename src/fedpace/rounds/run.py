@@ -183,10 +183,7 @@ class Run:
         self.state, self.rows = found.state, list(found.rows)
         self._rng = self._seeds.stream(*self.phase.stream)
         self._rng.bit_generator.state = found.rng
-        # The rule may be another now: so many rounds more, say.
-        last = self.rows[-1]
-        over = "" if self.phase.until is not None or not last.round else self._stop.reason(last)
-        self.state = self.state._replace(ended=over)
+        self.state = self.state._replace(ended=self._over(self.rows[-1]))
         return True
 
     def _known(self) -> Known:
@@ -281,13 +278,24 @@ class Run:
     def _record(self, row: Row) -> None:
         """Let the sampler learn, change the phase if it says so, and keep the round."""
         phase, state = self.phase, self.state
-        over = row.ended if phase.until is None or row.ended == TIME_IS_UP else ""
         self.rows.append(row)
-        self.state = state._replace(ended=over, sampler=self.sampler.observe(state.sampler, row))
+        self.state = state._replace(sampler=self.sampler.observe(state.sampler, row))
         if self.phase.name != phase.name:
             self._change_phase(phase, row)
+        self.state = self.state._replace(ended=self._over(row))
         if self._journal is not None:
             self._journal.record(self.state, row, self._rng)
+
+    def _over(self, row: Row) -> str:
+        """Return why the run is over, by the rule of now: a resumed run may be given more."""
+        phase, limit = self.phase, self._stop.seconds
+        if phase.until is not None:
+            late = row.ended == TIME_IS_UP and limit is not None and row.seconds >= limit
+            return TIME_IS_UP if late else ""
+        if phase.model is not None and row.phase != phase.name:
+            model = self.state.models[phase.model]
+            row = row._replace(**{name: model[name] for name in ("round", "loss", "accuracy")})
+        return self._stop.reason(row) if row.round else ""
 
     def _change_phase(self, old: Phase, row: Row) -> None:
         """Begin the next phase, with the model that it asks for."""
@@ -299,9 +307,6 @@ class Run:
         if phase.model is not None:
             model = state.models[phase.model]
             state = state._replace(parameters=model["parameters"], round=model["round"])
-            if phase.until is None and not state.ended:
-                last = row._replace(**{name: model[name] for name in ("round", "loss", "accuracy")})
-                state = state._replace(ended=self._stop.reason(last))
         self.state = state
 
     def _keep(self, name: str, row: Row) -> None:
