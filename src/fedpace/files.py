@@ -3,10 +3,18 @@
 import contextlib
 import os
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 from fedpace.errors import InputError
+
+# Whatever reading a file of ours that is damaged, or is none, may raise.
+UNREADABLE = (
+    OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 def writable(path: Path) -> Path:

@@ -1,39 +1,39 @@
 """A run that is ended anywhere goes on from its last finished round."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from fedpace.data.synthetic import synthetic
 from fedpace.errors import InputError
-from fedpace.estimation.adaptive import (
-    Live,
-    Outcome,
-    Pilots,
-    WarmUp,
-    run_adaptive,
-    run_known,
-)
-from fedpace.models.logistic import Logistic
+from fedpace.estimation.policy import Pilots, WarmUp, sampler_for
 from fedpace.rounds.checkpoint import Checkpoint
-from fedpace.rounds.history import LISTS, Row
-from fedpace.rounds.schedules import inverse
-from fedpace.rounds.simulator import Simulator
+from fedpace.rounds.rows import Row
+from fedpace.rounds.run import Outcome, Run, train
+from fedpace.rounds.sampler import Sampler
+from fedpace.rounds.schedules import Schedule, inverse
+from fedpace.rounds.server import Adam, Average, Server, Yogi
 from fedpace.rounds.state import State
 from fedpace.rounds.stopping import Stop
-from fedpace.sampling.schemes import SCHEMES
+from fedpace.sampling.design import WithReplacement
 from fedpace.seeds import Seeds
-from fedpace.times.round_times import Varying
 
-SIZES = np.array([60, 30, 10, 20, 10, 15])
-TIMES = np.array([1.0, 4.0, 2.0, 0.5, 3.0, 1.5])
+from .fakes import EndedError, Fixed, assert_same_outcome, small_simulator
+
 ABOUT = {"run": 1}
-
-
-class EndedError(Exception):
-    pass
+STOP = Stop(rounds=12)
+SAMPLERS: dict[str, Callable[[], Sampler]] = {
+    "counts": lambda: sampler_for("uniform", 3, learn=WarmUp(3)),
+    "warm-up and refresh": lambda: sampler_for("optimal-mean", 3, learn=WarmUp(3), refresh=4),
+    "pilots": lambda: sampler_for("optimal-mean", 3, learn=Pilots([1.0, 0.9, 0.8], 4)),
+    "pilots and refresh": lambda: sampler_for(
+        "statistical", 3, learn=Pilots([1.0, 0.9, 0.8], 4), refresh=3
+    ),
+}
+SERVERS: dict[str, Server] = {"average": Average(), "adam": Adam(0.1), "yogi": Yogi(0.1)}
 
 
 class Mortal(Checkpoint):
@@ -41,99 +41,251 @@ class Mortal(Checkpoint):
 
     lives: int = 10**9
 
-    def record(
-        self, phase: str, state: State, row: Row, rng: np.random.Generator | None = None
-    ) -> None:
-        super().record(phase, state, row, rng)
+    def record(self, state: State, row: Row, rng: np.random.Generator) -> None:
+        super().record(state, row, rng)
         self.lives -= 1
         if self.lives == 0:
             raise EndedError
 
 
-def run(kind: str, journal: Checkpoint | None) -> Outcome:
-    data = synthetic(SIZES, np.random.default_rng(0), features=4, classes=3)
-    backend = Simulator(data, Logistic(4, 3), Varying(TIMES, Seeds(0), noise=0.3), Seeds(0), 4, 5)
-    common: dict[str, Any] = {
-        "k": 3, "schedule": inverse(0.3), "stop": Stop(rounds=12), "seeds": Seeds(0),
-    }  # fmt: skip
-    if kind == "known":
-        return run_known(backend, SCHEMES["uniform"], None, live=Live(journal), **common)
-    pilots = Pilots([1.0, 0.9, 0.8], rounds=4) if kind == "pilots" else WarmUp(rounds=3)
-    refresh = None if kind == "pilots" else 4
-    return run_adaptive(
-        backend,
-        SCHEMES["optimal-mean"],
-        pilots=pilots,
-        live=Live(journal, refresh=refresh),
-        **common,
+def run(
+    sampler: str,
+    journal: Checkpoint | None,
+    *,
+    server: str = "average",
+    stop: Stop = STOP,
+    schedule: Schedule | None = None,
+    times_known: bool = True,
+) -> Outcome:
+    return train(
+        small_simulator(times_known=times_known),
+        SAMPLERS[sampler](),
+        schedule=schedule or inverse(0.3),
+        stop=stop,
+        seeds=Seeds(0),
+        server=SERVERS[server],
+        journal=journal,
     )
 
 
-def same(one: Outcome, other: Outcome) -> None:
-    np.testing.assert_array_equal(one.state.parameters, other.state.parameters)
-    assert one.state.ended == other.state.ended
-    for row, twin in zip(one.history.rows, other.history.rows, strict=True):
-        for name in Row._fields:
-            np.testing.assert_array_equal(getattr(row, name), getattr(twin, name))
-        assert all(getattr(row, name).dtype == getattr(twin, name).dtype for name in LISTS)
-
-
-@pytest.mark.parametrize("kind", ["known", "pilots", "warm-up"])
-@pytest.mark.parametrize("lives", [1, 2, 3, 4, 7])
-def test_a_run_ended_every_few_rounds_comes_to_the_same(
-    kind: str, lives: int, tmp_path: Path
-) -> None:
-    path = tmp_path / "checkpoint.npz"
-    for _ in range(40):
+def run_in_pieces(path: Path, sampler: str, lives: int, **more: Any) -> Outcome:
+    """Begin again and again, until the run is finished."""
+    for _ in range(100):
         journal = Mortal(path, ABOUT)
         journal.lives = lives
         try:
-            outcome = run(kind, journal)
-            break
+            return run(sampler, journal, **more)
         except EndedError:
             continue
-    same(outcome, run(kind, None))
+    raise AssertionError("never finished")
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("lives", [1, 2, 5])
+def test_a_run_ended_every_few_rounds_comes_to_the_same(
+    sampler: str, lives: int, tmp_path: Path
+) -> None:
+    outcome = run_in_pieces(tmp_path / "checkpoint.npz", sampler, lives)
+    assert_same_outcome(outcome, run(sampler, None))
     rounds = [row.round for row in outcome.history.rows if row.phase == "train"]
     assert rounds == list(range(rounds[0], rounds[0] + len(rounds)))
 
 
-def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("server", ["adam", "yogi"])
+@pytest.mark.parametrize("sampler", ["warm-up and refresh", "pilots"])
+def test_a_servers_memory_is_kept(server: str, sampler: str, tmp_path: Path) -> None:
+    outcome = run_in_pieces(tmp_path / "checkpoint.npz", sampler, 2, server=server)
+    assert_same_outcome(outcome, run(sampler, None, server=server))
+
+
+def test_times_that_are_learned_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.npz"
-    first = run("pilots", Checkpoint(path, ABOUT))
+    outcome = run_in_pieces(path, "pilots and refresh", 3, times_known=False)
+    assert_same_outcome(outcome, run("pilots and refresh", None, times_known=False))
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_finished_run_is_not_run_again(sampler: str, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.npz"
+    first = run(sampler, Checkpoint(path, ABOUT))
     journal = Mortal(path, ABOUT)
     journal.lives = 1
-    same(first, run("pilots", journal))
+    assert_same_outcome(first, run(sampler, journal))
+
+
+# Endings at the border between two phases.
+ENDINGS = {
+    "time is up in a pilot": {"stop": Stop(seconds=5.0)},
+    "the better pilot reaches the target": {"stop": Stop(loss=1.2, rounds=50)},
+    "no pilot survives": {"schedule": lambda _: 1e300},
+    "one pilot diverges": {"schedule": lambda r: 0.3 if r < 3 else 1e3},
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("lives", [1, 3, 10**9])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # overflow is tested with the run
+def test_an_ending_between_two_phases_is_kept(ending: str, lives: int, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.npz"
+    outcome = run_in_pieces(path, "pilots", lives, **ENDINGS[ending])
+    assert_same_outcome(outcome, run("pilots", None, **ENDINGS[ending]))
+    again = Mortal(path, ABOUT)
+    again.lives = 1
+    assert_same_outcome(run("pilots", again, **ENDINGS[ending]), outcome)
+
+
+def test_a_run_whose_time_was_up_goes_on_in_its_pilot_if_it_is_given_more(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.npz"
+    short = run("pilots", Checkpoint(path, ABOUT), stop=Stop(seconds=5.0, rounds=12))
+    assert short.state.ended == "seconds"
+    assert short.state.phase == "pilot-uniform"
+    longer = run("pilots", Checkpoint(path, ABOUT))
+    whole = run("pilots", None)
+    assert longer.state.ended == "rounds"
+    np.testing.assert_array_equal(longer.state.parameters, whole.state.parameters)
+
+
+def test_notes_are_kept_with_the_next_round(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.npz"
+    journal = Checkpoint(path, ABOUT)
+    journal.notes["seen"] = [1, 2]
+    run("counts", journal)
+    assert Checkpoint(path, ABOUT).notes == {"seen": [1, 2]}
 
 
 def test_refuses_the_checkpoint_of_another_run(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.npz"
-    run("known", Checkpoint(path, ABOUT))
+    run("counts", Checkpoint(path, ABOUT))
     with pytest.raises(InputError, match="another run"):
         Checkpoint(path, {"run": 2})
 
 
-@pytest.mark.parametrize("contents", [b"", b"PK\x03\x04 nothing", b"\x93NUMPY"])
-def test_says_that_a_file_is_no_checkpoint(contents: bytes, tmp_path: Path) -> None:
+class Pair(NamedTuple):
+    one: int
+    two: int
+
+
+class Objects(Fixed):
+    """A sampler whose state cannot be stored."""
+
+    def init(self, n: int) -> Any:
+        return Pair(n, 0)
+
+    def observe(self, state: Any, row: Row) -> Any:  # noqa: ARG002
+        return state
+
+
+def test_a_state_that_cannot_be_stored_is_refused_before_the_first_round(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.npz"
+    sampler = Objects(WithReplacement(np.full(6, 1 / 6), 3, np.full(6, 1 / 6)))
+    with pytest.raises(InputError, match="state must be made of .*, got Pair; keep"):
+        Run(
+            small_simulator(), sampler, schedule=inverse(0.3), stop=STOP, seeds=Seeds(0),
+            journal=Checkpoint(path, ABOUT),
+        )  # fmt: skip
+    assert not path.exists()
+
+
+# Damage.
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("whole") / "checkpoint.npz"
+    run("pilots", Checkpoint(path, ABOUT))
+    return path.read_bytes()
+
+
+def problem(path: Path, contents: bytes) -> str:
+    """Return what is said of a file; empty if it can be read."""
     path.write_bytes(contents)
-    with pytest.raises(InputError, match="cannot be read as a checkpoint"):
+    try:
         Checkpoint(path, ABOUT)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("contents", [b"", b"PK\x03\x04 nothing", b"\x93NUMPY", b"{}", b"\0" * 99])
+def test_says_that_a_file_is_no_checkpoint(contents: bytes, tmp_path: Path) -> None:
+    said = problem(tmp_path / "checkpoint.npz", contents)
+    assert "cannot be read as a checkpoint: " in said
+    assert said.endswith("; remove it to begin anew")
+    assert "\n" not in said
+
+
+def test_a_flipped_or_lost_byte_is_one_line_or_harmless(whole: bytes, tmp_path: Path) -> None:
+    path, rng = tmp_path / "checkpoint.npz", np.random.default_rng(0)
+    places = {*rng.integers(len(whole), size=120).tolist(), *range(len(whole) - 120, len(whole))}
+    said = [
+        problem(path, whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        for place in sorted(places)
+    ]
+    said += [problem(path, whole[:place]) for place in sorted(places)[::10]]
+    assert all("\n" not in each for each in said)
+    assert sum(map(bool, said)) > len(said) / 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"about": np.array("[]")},
+        {"about": np.array("no JSON")},
+        {"about": np.arange(3)},
+        {"about": None},
+        {"state-structure": np.array("[1, 2]")},
+        {"state-structure": np.array('{"dict": 3}')},
+        {"state-structure": np.array('{"dict": {"mood": 3}}')},
+        {"state-structure": np.array('{"array": "array-99"}')},
+        {"state-structure": None},
+        {"state-array-0": None},
+        {"rows-phase": None},
+        {"rows-offsets": None},
+        {"rows-loss": np.zeros(1)},
+        {"rows-clients": np.array(3)},
+    ],
+    ids=str,
+)
+def test_a_checkpoint_of_another_form_is_one_line(
+    changes: dict[str, Any], whole: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "checkpoint.npz"
+    path.write_bytes(whole)
+    with np.load(path) as file:
+        arrays = dict(file) | changes
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    said = problem(path, path.read_bytes())
+    assert "cannot be read as a checkpoint" in said
+    assert "\n" not in said
+
+
+def test_a_folder_in_its_place_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot be read as a checkpoint: .*Is a directory"):
+        Checkpoint(tmp_path, ABOUT)
+
+
+def test_nothing_in_a_checkpoint_is_pickled(whole: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.npz"
+    path.write_bytes(whole)
+    with np.load(path, allow_pickle=False) as file:
+        assert json.loads(str(file["about"]))["about"] == ABOUT
+        assert not any(array.dtype.hasobject for array in file.values())
 
 
 def test_is_gone_when_it_is_not_needed_any_more(tmp_path: Path) -> None:
     journal = Checkpoint(tmp_path / "checkpoint.npz", ABOUT)
-    run("known", journal)
+    run("counts", journal)
     journal.remove()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(small_disk: Path) -> None:
     path = small_disk / "checkpoint.npz"
-    run("known", Checkpoint(path, ABOUT))
+    run("counts", Checkpoint(path, ABOUT))
     before = path.read_bytes()
     journal = Checkpoint(path, ABOUT)
-    row = run("known", None).history.rows[-1]
+    row = run("counts", None).history.rows[-1]
     with pytest.raises(InputError, match="No space left"):
-        journal.record("train", State(np.zeros(10**6), 13, 1.0), row)
+        journal.record(State(np.zeros(10**6), 13, 1.0), row, np.random.default_rng(0))
     assert path.read_bytes() == before
     assert [each.name for each in small_disk.iterdir() if each.is_file()] == ["checkpoint.npz"]

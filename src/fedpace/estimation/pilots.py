@@ -16,7 +16,7 @@ from fedpace.estimation.ratio import RatioEstimate, estimate_ratio
 from fedpace.estimation.solve import LatestPlan, is_due
 from fedpace.rounds.rows import Row
 from fedpace.rounds.sampler import START, Known, Phase, Plan
-from fedpace.rounds.stopping import TIME_IS_UP, Stop
+from fedpace.rounds.stopping import DIVERGED, TIME_IS_UP, Stop
 from fedpace.sampling.schemes import SCHEMES, Scheme
 
 PILOTS = ("uniform", "weighted")
@@ -27,11 +27,12 @@ RATIO = "ratio"
 class PilotsState(TypedDict):
     """Which pilot is running (2: none any more), how their losses fell, what was learned.
 
-    `rounds` counts those of training. `piloted` is what the pilots taught, `basis` what was known
-    when the design was last solved for.
+    `diverged` counts pilots, `rounds` those of training. `piloted` is what the pilots taught,
+    `basis` what was known when the design was last solved for.
     """
 
     pilot: int
+    diverged: int
     losses: list[list[float]]
     rounds: int
     learned: Learned
@@ -82,7 +83,13 @@ class Piloted:
         """Return the state before the first pilot."""
         learned, piloted, basis = (nothing_learned(n) for _ in range(3))
         return PilotsState(
-            pilot=0, losses=[[], []], rounds=0, learned=learned, piloted=piloted, basis=basis
+            pilot=0,
+            diverged=0,
+            losses=[[], []],
+            rounds=0,
+            learned=learned,
+            piloted=piloted,
+            basis=basis,
         )
 
     def phase(self, state: PilotsState) -> Phase:
@@ -104,6 +111,7 @@ class Piloted:
             state["rounds"] += 1
         else:
             state["losses"][state["pilot"]].append(row.loss)
+            state["diverged"] += row.ended == DIVERGED
             # A run whose time is up may be given more: its pilot then goes on.
             state["pilot"] += row.ended not in ("", TIME_IS_UP)
             if state["pilot"] == len(PILOTS):
@@ -117,7 +125,7 @@ class Piloted:
         pilot = state["pilot"]
         if pilot < len(PILOTS):
             return self._latest.of_counts(SCHEMES[PILOTS[pilot]], self.k, known)
-        if not any(math.isfinite(losses[-1]) for losses in state["losses"]):
+        if state["diverged"] == len(PILOTS):
             return self._latest.of_counts(SCHEMES[PILOTS[0]], self.k, known)
         return self._latest.get(state["basis"], known, lambda: self._solved(state, known))
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.errors import InputError
-from fedpace.files import write_through
+from fedpace.files import UNREADABLE, write_through
 from fedpace.rounds.journal import Found
 from fedpace.rounds.rows import Row, packed_rows, unpacked_rows
 from fedpace.rounds.state import State, packed, unpacked
-
-UNREADABLE = (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
 class Checkpoint:

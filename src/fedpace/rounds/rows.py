@@ -36,10 +36,10 @@ class Row(NamedTuple):
     accuracy: float
     expected_round_seconds: float
     round_seconds: float
-    clients: IntArray
-    weights: FloatArray
-    client_seconds: FloatArray
-    grad_norms: FloatArray
+    clients: IntArray = NOBODY
+    weights: FloatArray = NOTHING
+    client_seconds: FloatArray = NOTHING
+    grad_norms: FloatArray = NOTHING
     loss_estimate: float = math.nan
     losses: FloatArray = NOTHING
     computing_seconds: FloatArray = NOTHING

@@ -12,7 +12,7 @@ import numpy as np
 from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
 from fedpace.profile import Profile
-from fedpace.rounds.backend import NOBODY, NOTHING, Backend, Reply, Task
+from fedpace.rounds.backend import Backend, Reply, Task
 from fedpace.rounds.history import History
 from fedpace.rounds.journal import Journal
 from fedpace.rounds.rows import Row
@@ -170,8 +170,7 @@ class Run:
         self._rng = self._seeds.stream(*phase.stream)
         found = backend.evaluate(parameters, due=not self._stop.blind)
         loss, accuracy = (math.nan, math.nan) if found is None else found
-        nobody = (NOBODY, NOTHING, NOTHING, NOTHING)
-        row = Row(phase.name, 0, 0.0, loss, accuracy, 0.0, 0.0, *nobody)
+        row = Row(phase.name, 0, 0.0, loss, accuracy, 0.0, 0.0)
         if phase.until is not None:
             self._keep(START, row)
         self._record(row)
@@ -184,10 +183,7 @@ class Run:
         self.state, self.rows = found.state, list(found.rows)
         self._rng = self._seeds.stream(*self.phase.stream)
         self._rng.bit_generator.state = found.rng
-        # The stopping rule may have changed: it may allow more rounds now.
-        last = self.rows[-1]
-        over = "" if self.phase.until is not None or not last.round else self._stop.reason(last)
-        self.state = self.state._replace(ended=over)
+        self.state = self.state._replace(ended=self._over(self.rows[-1]))
         return True
 
     def _known(self) -> Known:
@@ -213,9 +209,9 @@ class Run:
         """
         state, n = self.state, self.backend.weights.size
         asked, answered = _grown(state.asked, n), _grown(state.answered, n)
-        here = np.isin(draw.clients, reply.clients)
+        places = np.searchsorted(draw.clients, reply.clients)  # replies come in any order
         chances = (answered[reply.clients] + 1) / (asked[reply.clients] + 1)
-        used = Draw(reply.clients, draw.weights[here] / np.maximum(chances, LEAST_CHANCE))
+        used = Draw(reply.clients, draw.weights[places] / np.maximum(chances, LEAST_CHANCE))
         parameters, server = state.parameters, state.server
         if reply.clients.size:
             parameters, server = self.server.apply(server, parameters, used, reply)
@@ -229,7 +225,7 @@ class Run:
             answered=answered,
             server=server,
         )
-        return used, draw.clients[~here]
+        return used, np.delete(draw.clients, places)
 
     def _row(self, reply: Reply, used: Draw, missing: IntArray) -> Row:
         """Describe the round, with the estimate of the loss in the place of the loss."""
@@ -261,14 +257,15 @@ class Run:
         if before.phase == row.phase and before.evaluated and not row.clients.size:  # same model
             return row._replace(loss=before.loss, accuracy=before.accuracy)
         every = self._evaluate_every
-        promise = bool(self._ending.reason(row))
+        promise = self._ending.reason(row)
         unknown = not row.losses.size and not self._stop.blind
-        due = promise or unknown or (every > 0 and row.round % every == 0)
+        due = bool(promise) or unknown or (every > 0 and row.round % every == 0)
         found = self.backend.evaluate(self.state.parameters, due=due)
         if found is not None:
             return row._replace(loss=found.loss, accuracy=found.accuracy)
-        # Nobody could check it, so it must not end the run.
-        return row._replace(loss=math.nan) if promise else row
+        unmeasured = row._replace(loss=math.nan)
+        # An estimate that nobody could check must not end the run.
+        return unmeasured if promise and self._ending.reason(unmeasured) != promise else row
 
     @property
     def _ending(self) -> Stop:
@@ -281,13 +278,24 @@ class Run:
     def _record(self, row: Row) -> None:
         """Let the sampler learn, change the phase if it says so, and keep the round."""
         phase, state = self.phase, self.state
-        over = row.ended if phase.until is None or row.ended == TIME_IS_UP else ""
         self.rows.append(row)
-        self.state = state._replace(ended=over, sampler=self.sampler.observe(state.sampler, row))
+        self.state = state._replace(sampler=self.sampler.observe(state.sampler, row))
         if self.phase.name != phase.name:
             self._change_phase(phase, row)
+        self.state = self.state._replace(ended=self._over(row))
         if self._journal is not None:
             self._journal.record(self.state, row, self._rng)
+
+    def _over(self, row: Row) -> str:
+        """Return why the run is over, by the rule of now: a resumed run may be given more."""
+        phase, limit = self.phase, self._stop.seconds
+        if phase.until is not None:
+            late = row.ended == TIME_IS_UP and limit is not None and row.seconds >= limit
+            return TIME_IS_UP if late else ""
+        if phase.model is not None and row.phase != phase.name:
+            model = self.state.models[phase.model]
+            row = row._replace(**{name: model[name] for name in ("round", "loss", "accuracy")})
+        return self._stop.reason(row) if row.round else ""
 
     def _change_phase(self, old: Phase, row: Row) -> None:
         """Begin the next phase, with the model that it asks for."""
@@ -299,9 +307,6 @@ class Run:
         if phase.model is not None:
             model = state.models[phase.model]
             state = state._replace(parameters=model["parameters"], round=model["round"])
-            if phase.until is None and not state.ended:
-                last = row._replace(**{name: model[name] for name in ("round", "loss", "accuracy")})
-                state = state._replace(ended=self._stop.reason(last))
         self.state = state
 
     def _keep(self, name: str, row: Row) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict
 
@@ -123,15 +124,35 @@ def server_named(text: str) -> Server:
     >>> server_named("adam:0.1")
     Adam(rate=0.1, betas=(0.9, 0.99), floor=0.001)
     """
-    name, _, rate = text.partition(":")
-    if name in ("adam", "yogi") and rate:
-        try:
-            value = float(rate)
-        except ValueError:
-            value = 0.0
-        if not 0 < value < np.inf:
-            raise InputError(f"server must be {name}:RATE, got '{text}'; write {name}:0.01")
-        return Adam(value) if name == "adam" else Yogi(value)
+    name, colon, rate = text.partition(":")
+    if name in ("adam", "yogi") and colon:
+        return _with_rate(name, rate)
     server: Any = found(text, SERVERS, argument="server", group="fedpace.servers")
-    is_one = hasattr(server, "apply") and not isinstance(server, type)
-    return server if is_one else server()  # type: ignore[no-any-return]
+    if callable(server) and (isinstance(server, type) or not hasattr(server, "apply")):
+        server = _made(server, text)
+    if not (hasattr(server, "init") and hasattr(server, "apply")):
+        raise InputError(
+            f"server must have init and apply, got '{text}', a {type(server).__name__}; "
+            "see docs/extend.md"
+        )
+    return server  # type: ignore[no-any-return]
+
+
+def _with_rate(name: str, text: str) -> Server:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < np.inf:
+        raise InputError(f"server must be {name}:RATE, got '{name}:{text}'; write {name}:0.01")
+    return Adam(rate) if name == "adam" else Yogi(rate)
+
+
+def _made(make: Callable[[], Any], text: str) -> Any:
+    try:
+        return make()
+    except Exception as error:  # whatever a user's own raises
+        raise InputError(
+            f"server must be made without arguments, got '{text}': {type(error).__name__}: "
+            f"{error}; see docs/extend.md"
+        ) from None

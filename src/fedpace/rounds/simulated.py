@@ -65,7 +65,8 @@ class SimulatedClock(ABC):
     def collect(self, count: int | None = None) -> Reply:
         """Return the next replies by the simulated clock: `count`, and any at the same moment."""
         underway = self._underway
-        if len(underway) == 1 and count in (None, underway[0].seconds.size):
+        fresh = len(underway) == 1 and underway[0].task.seconds == self._now
+        if fresh and count in (None, underway[0].seconds.size):
             self._underway = []
             return self._reply(underway[0])  # a round: exactly as long as its slowest client
         arrivals = np.sort(np.concatenate([NOTHING, *(each.arrivals for each in underway)]))

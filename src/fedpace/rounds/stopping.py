@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fedpace.rounds.rows import Row
 
+DIVERGED = "diverged"
 TIME_IS_UP = "seconds"
 
 
@@ -27,7 +28,7 @@ class Stop:
     def reason(self, row: Row) -> str:
         """Return why training ends after this row; empty if it goes on."""
         if not math.isfinite(row.loss) and not (self.blind and math.isnan(row.loss)):
-            return "diverged"
+            return DIVERGED
         if self.loss is not None and row.loss <= self.loss:
             return "target loss"
         if self.accuracy is not None and row.accuracy >= self.accuracy:

@@ -9,8 +9,6 @@ import json
 import os
 import time
 import warnings
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +21,7 @@ from fedpace.checks import FloatArray
 from fedpace.errors import InputError
 from fedpace.estimation.pilots import RATIO
 from fedpace.estimation.ratio import RatioEstimate
-from fedpace.files import write_through
+from fedpace.files import UNREADABLE, write_through
 from fedpace.lookup import fingerprint
 from fedpace.profile import Profile
 from fedpace.rounds.history import History
@@ -33,11 +31,6 @@ from fedpace.studies.study import Study
 
 # What names a configuration without changing a number.
 NAMES = {"name", "title", "paper", "paper_loss"}
-# Whatever reading a file that is no run may raise.
-UNREADABLE = (
-    OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, NotImplementedError,
-    zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
 # Seconds. A run is a few hundred kilobytes: whoever has not written them by now is gone.
 LONGEST_WRITE = 3600.0
 

@@ -1,0 +1,96 @@
+"""Rows as arrays, and back."""
+
+import io
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpace.rounds.rows import LISTS, SCALARS, Row, packed_rows, unpacked_rows
+
+from .fakes import assert_same_rows, row
+
+NUMBERS = st.floats(width=64)
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
+FLAGS = {"phase", "ended"}
+
+
+def arrays_of(name: str, size: int) -> st.SearchStrategy[Any]:
+    """Return lists of a column: as long as `size`, or empty."""
+    dtype = Row._field_defaults[name].dtype
+    kind: st.SearchStrategy[float] = st.integers(0, 2**40) if dtype == np.int64 else NUMBERS
+    length = st.sampled_from([0, size]) if name != "clients" else st.just(size)
+    lists = length.flatmap(lambda n: st.lists(kind, min_size=n, max_size=n))
+    return lists.map(lambda values: np.array(values, dtype=dtype))
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Row:
+    size = draw(st.integers(0, 4))
+    columns: dict[str, Any] = {name: draw(arrays_of(name, size)) for name in LISTS}
+    columns["missing"] = draw(arrays_of("missing", draw(st.integers(0, 3))))
+    for name in SCALARS:
+        columns[name] = draw(TEXT if name in FLAGS else NUMBERS)
+    return Row(**columns | {"round": draw(st.integers(0, 2**31))})
+
+
+@given(st.lists(rows(), min_size=1, max_size=5))
+def test_what_is_packed_comes_back_as_it_was(given_rows: list[Row]) -> None:
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **packed_rows(given_rows))
+    buffer.seek(0)
+    with np.load(buffer, allow_pickle=False) as file:
+        assert_same_rows(unpacked_rows(dict(file)), given_rows)
+
+
+def test_a_column_that_the_file_does_not_know_has_its_default() -> None:
+    arrays = packed_rows([row([1, 2], waiting_seconds=3.0, ended="rounds")] * 2)
+    for name in ("waiting_seconds", "ended", "loss_estimate", "losses"):
+        arrays.pop(name, None)
+    for each in unpacked_rows(arrays):
+        assert (each.waiting_seconds, each.ended, each.losses.size) == (0.0, "", 0)
+        assert math.isnan(each.loss_estimate)
+
+
+def test_a_column_that_this_version_does_not_know_is_left_out() -> None:
+    arrays = packed_rows([row([1, 2])]) | {"mood": np.array([1.0])}
+    assert_same_rows(unpacked_rows(arrays), [row([1, 2])])
+
+
+def test_rows_in_which_nobody_answered_come_back() -> None:
+    nobody = [row(round=0), row(missing=[1, 4])]
+    assert_same_rows(unpacked_rows(packed_rows(nobody)), nobody)
+
+
+def test_lists_as_long_as_the_clients_share_their_places() -> None:
+    arrays = packed_rows([row([1, 2], missing=[0]), row([3])])
+    assert arrays["offsets"].tolist() == [0, 2, 3]
+    assert arrays["missing-offsets"].tolist() == [0, 1, 1]
+    assert "weights-offsets" not in arrays
+    assert "losses" not in arrays
+
+
+@pytest.mark.parametrize(
+    ("changes", "evaluated"),
+    [
+        ({}, True),
+        ({"accuracy": math.nan}, True),
+        ({"accuracy": math.nan, "loss_estimate": 1.0}, False),
+        ({"loss": math.nan, "accuracy": math.nan}, False),
+        ({"loss": math.nan}, True),
+    ],
+)
+def test_a_row_tells_whether_its_loss_was_evaluated(
+    changes: dict[str, float], evaluated: bool
+) -> None:
+    assert row(**changes).evaluated is evaluated
+
+
+def test_the_spread_is_the_largest_over_the_smallest_norm_and_nan_without_clients() -> None:
+    assert math.isnan(row().grad_spread)
+    assert row([4], grad_norms=[2.0]).grad_spread == 1
+    assert row([4, 5, 6], grad_norms=[2.5, 0.5, 1.0]).grad_spread == 5
+    assert math.isnan(row([4, 5], grad_norms=[0.0, 1.0]).grad_spread)
