@@ -174,7 +174,7 @@ def test_runs_of_another_configuration_are_kept_apart_and_said(setup: Path, tmp_
     done = run_here(*args, "--set", "training.k=2", "--first-seed", 1)
     assert first.items() < files(tmp_path).items()
     assert len(files(tmp_path)) == 4
-    assert "also holds 2 runs of other configurations; kept apart" in done.stderr
+    assert "also holds 2 other runs, which this table leaves out" in done.stderr
     again = run_here(*args, "--set", "name=another", "--set", "title=Another")
     assert len(files(tmp_path)) == 4
     assert again.stderr.startswith("2/2 runs")

@@ -74,7 +74,7 @@ def run_command(
     _need_studies()
     from fedpace.data.cache import look_in
     from fedpace.studies.experiment import check_at_hand
-    from fedpace.studies.runner import checked_jobs, run_study
+    from fedpace.studies.runner import checked_jobs, run_jobs
     from fedpace.studies.store import Store
     from fedpace.studies.study import load_study
 
@@ -91,10 +91,9 @@ def run_command(
     write_study(out, study, names, numbers)
     try:
         with _shown_progress() as (progress, beside):
-            done = run_study(
+            done = run_jobs(
                 study,
-                names,
-                numbers,
+                jobs,
                 out,
                 processes=processes,
                 scheduler=scheduler,
@@ -213,17 +212,11 @@ def print_runs(store: Store, study: Study, jobs: Sequence[Job]) -> None:
     from fedpace.studies.store import run_key
 
     keys = {run_key(study, *job) for job in jobs}
-    mine, others = [], 0
-    for key, run in store.keyed_runs(say):
-        if key in keys:
-            mine.append(run)
-        elif run_key(study, run.scheme, run.seed) != key:
-            others += 1
-    if mine:
+    if mine := list(store.runs(say, keys=keys)):
         summary = summarise(setups_of(mine)[0])
         Console().print(summary_table(summary.rows, summary.target))
-    if others:
-        say(f"{store.directory} also holds {others} runs of other configurations; kept apart")
+    if others := len(store.keys() - keys):
+        say(f"{store.directory} also holds {others} other runs, which this table leaves out")
 
 
 def _say_failures(failures: Sequence[Failure]) -> None:
