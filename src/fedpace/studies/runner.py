@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Literal, NamedTuple, TypedDict, Unpack
+from typing import Literal, NamedTuple
 
 from fedpace.checks import positive_count
 from fedpace.errors import InputError
@@ -43,16 +43,6 @@ class Standing(NamedTuple):
     seconds_left: float | None = None
 
 
-class How(TypedDict, total=False):
-    """The options of `run_jobs`."""
-
-    processes: int | None
-    scheduler: str | None
-    spread: Spread
-    progress: Callable[[Standing], object] | None
-    warn: Warn | None
-
-
 class Finished(NamedTuple):
     """What a study came to: how many of its runs are stored, and which could not be done."""
 
@@ -65,24 +55,15 @@ def run_study(
     schemes: Sequence[str],
     seeds: Sequence[int],
     directory: Path,
-    **how: Unpack[How],
-) -> Finished:
-    """Run every scheme with every seed, integers ≥ 0; `directory` and `how` as for `run_jobs`."""
-    return run_jobs(study, checked_jobs(study, schemes, seeds), directory, **how)
-
-
-def run_jobs(
-    study: Study,
-    jobs: Sequence[Job],
-    directory: Path,
     *,
     processes: int | None = None,
     scheduler: str | None = None,
     spread: Spread = "runs",
+    jobs: Sequence[Job] | None = None,
     progress: Callable[[Standing], object] | None = None,
     warn: Warn | None = None,
 ) -> Finished:
-    """Do runs that are checked, and store each as soon as it is finished.
+    """Run every scheme with every seed, and store each run as soon as it is finished.
 
     What is stored already is not run again, so the same call goes on after an interruption of
     any kind, a loss of power included. A damaged file is removed and its run done again. The
@@ -94,8 +75,8 @@ def run_jobs(
     ----------
     study : Study
         What is trained.
-    jobs : sequence of Job
-        As `checked_jobs` returns them.
+    schemes, seeds : sequences
+        Names of schemes, and integers ≥ 0.
     directory : Path
         Where runs are stored; it may hold runs of other studies.
     processes : int ≥ 1, optional
@@ -104,12 +85,15 @@ def run_jobs(
         The address of a Dask scheduler, such as tcp://10.0.0.1:8786, to run there instead.
     spread : "runs" or "clients"
         What goes to the workers of a cluster: whole runs, or the clients of each round.
+    jobs : sequence of Job, optional
+        What `checked_jobs` returns for these arguments, if it was called before.
     progress : callable, optional
         Is told the standing at the start and after every run.
     warn : callable, optional
         Is told of damaged files, killed processes and the like, one line each.
     """
     say = warn or _silent
+    jobs = checked_jobs(study, schemes, seeds) if jobs is None else jobs
     count = usable_cores() if processes is None else positive_count("processes", processes)
     store = Store(directory)
     store.tidy()

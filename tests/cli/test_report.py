@@ -2,7 +2,6 @@
 
 import csv
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,13 +9,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fedpace.cli_report import report_command, stored_runs
+from fedpace.cli.report import report_command, stored_runs
 from fedpace.errors import InputError, MissingExtraError
 from fedpace.report.study_tables import CAPTION
 from fedpace.studies.study import load_study
-
-from .report.made import small_study, store_real_runs
-from .report.measured_runs import measured_study, store_measured_runs
+from tests.report.made import small_study, store_real_runs
+from tests.report.measured_runs import measured_study, store_measured_runs
 
 ENDINGS = {".html", ".md", ".csv", ".tex", ".toml", ".png", ".pdf"}
 
@@ -128,11 +126,3 @@ def test_without_matplotlib_the_table_is_printed_and_the_extra_named(
     with pytest.raises(MissingExtraError, match=r"fedpace\[report\]"):
         report(runs, "--out", tmp_path)
     assert (tmp_path / "time-to-target.md").is_file()
-
-
-def test_importing_the_command_loads_nothing_heavy() -> None:
-    script = "import sys, fedpace.cli_report; print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert not {"matplotlib", "plotly", "pydantic"} & set(done.stdout.split())
