@@ -28,7 +28,7 @@ from fedpace.network.server import DeviceServer
 from fedpace.network.shard import job_of
 from fedpace.network.tls import server_context
 from fedpace.rounds.checkpoint import Checkpoint
-from fedpace.rounds.history import Row
+from fedpace.rounds.rows import Row
 from fedpace.seeds import Seeds
 from fedpace.studies.experiment import model_of, run_with
 from fedpace.studies.study import Study, load_study

@@ -1,14 +1,27 @@
 """Reach a federated-learning target sooner in wall-clock time, by choosing whom to draw."""
 
-from fedpace.errors import InputError
+from fedpace.data.shards import Shards, Split
+from fedpace.errors import InputError, TooFewClientsError
+from fedpace.estimation.pilots import Piloted
+from fedpace.estimation.policy import Pilots, WarmUp, sampler_for
+from fedpace.estimation.solve import Solve
 from fedpace.profile import Profile
+from fedpace.rounds.backend import Backend, Evaluation, Reply, Task
+from fedpace.rounds.history import History
+from fedpace.rounds.rows import Row
+from fedpace.rounds.run import Outcome, Run, train
+from fedpace.rounds.sampler import Known, Phase, Plan, Sampler
+from fedpace.rounds.schedules import constant, inverse
+from fedpace.rounds.server import Adam, Average, Server, Yogi
+from fedpace.rounds.simulator import Simulator
+from fedpace.rounds.stopping import Stop
 from fedpace.sampling.bound import (
     convergence_bound,
     predicted_rounds,
     predicted_time,
     variance_term,
 )
-from fedpace.sampling.design import Design, Draw, Everyone, WithReplacement
+from fedpace.sampling.design import Among, Design, Draw, Everyone, WithReplacement
 from fedpace.sampling.max_time import solve_max_time
 from fedpace.sampling.mean_time import solve_mean_time
 from fedpace.sampling.plan import Prediction, plan
@@ -17,29 +30,67 @@ from fedpace.sampling.round_time import (
     mean_round_time,
     round_time_gradient,
 )
-from fedpace.sampling.schemes import SCHEMES
+from fedpace.sampling.schemes import SCHEMES, Scheme
 from fedpace.sampling.solution import Solution
+from fedpace.seeds import Seeds
+from fedpace.times.round_times import Presence, RoundTimes, Steady, Varying
 
 __version__ = "0.1.0"
 
 __all__ = [
     "SCHEMES",
+    "Adam",
+    "Among",
+    "Average",
+    "Backend",
     "Design",
     "Draw",
+    "Evaluation",
     "Everyone",
+    "History",
     "InputError",
+    "Known",
+    "Outcome",
+    "Phase",
+    "Piloted",
+    "Pilots",
+    "Plan",
     "Prediction",
+    "Presence",
     "Profile",
+    "Reply",
+    "RoundTimes",
+    "Row",
+    "Run",
+    "Sampler",
+    "Scheme",
+    "Seeds",
+    "Server",
+    "Shards",
+    "Simulator",
     "Solution",
+    "Solve",
+    "Split",
+    "Steady",
+    "Stop",
+    "Task",
+    "TooFewClientsError",
+    "Varying",
+    "WarmUp",
     "WithReplacement",
+    "Yogi",
+    "constant",
     "convergence_bound",
     "expected_round_time",
+    "inverse",
     "mean_round_time",
     "plan",
     "predicted_rounds",
     "predicted_time",
     "round_time_gradient",
+    "sampler_for",
     "solve_max_time",
     "solve_mean_time",
+    "train",
     "variance_term",
 ]

@@ -93,3 +93,14 @@ def test_plan_compares_only_the_schemes_asked_for(fleet: Path) -> None:
     printed = run(*args).stdout
     assert "optimal-mean" in printed
     assert "statistical" not in printed
+
+
+def test_plan_compares_a_scheme_of_the_users_own(fleet: Path) -> None:
+    (fleet / "own.py").write_text(
+        "from fedpace import SCHEMES\n\nmine = SCHEMES['statistical']\n", encoding="utf-8"
+    )
+    args = ["plan", "clients.csv", "--ks", "5", "--schemes", "statistical,own.py:mine", "--json"]
+    theirs, mine = strict_json(run(*args).stdout)["rows"]
+    assert mine.pop("scheme") == "own.py:mine"
+    assert theirs.pop("scheme") == "statistical"
+    assert mine == theirs

@@ -251,7 +251,7 @@ def read(terminal: int) -> bytes:
 
 BAD = {
     "did you mean 'uniform'?": ("--schemes", "unifrom"),
-    "--schemes must be a known scheme, got ''": ("--schemes", "uniform,"),
+    "got ''; use one of: full, uniform": ("--schemes", "uniform,"),
     "--first-seed must be at least 0, got -1": ("--first-seed", "-1"),
     "'training.local_stepz' is not a known field; did you mean 'local_steps'?": (
         "--set", "training.local_stepz=3",

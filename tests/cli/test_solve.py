@@ -14,6 +14,7 @@ from PIL import Image
 import fedpace
 from fedpace.clients_file import read_clients
 from tests.cli.calling import (
+    assert_refused,
     contents,
     fields,
     library_rows,
@@ -196,3 +197,30 @@ def test_the_mode_of_output_honours_the_umask(fleet: Path) -> None:
 def test_a_percentage_is_written_plainly(fleet: Path) -> None:
     outcome = run("solve", "clients.csv", "-k", 1000)
     assert re.search(r"at most [\d,.]+ % above", " ".join(outcome.stdout.split()))
+
+
+OWN = """
+from fedpace import Everyone, WithReplacement
+
+def fastest(profile, k, *, max_weight=None):
+    q = 1 / profile.times
+    return WithReplacement(q / q.sum(), k, profile.weights)
+
+def nobody_chosen(profile, k, *, max_weight=None):
+    return Everyone(profile.weights)
+"""
+
+
+def test_a_scheme_of_the_users_own_is_solved_beside_the_others(fleet: Path) -> None:
+    (fleet / "own.py").write_text(OWN)
+    record = strict_json(run("solve", "clients.csv", "--scheme", "own.py:fastest", "--json").stdout)
+    assert [row["scheme"] for row in record["schemes"]] == [*fedpace.SCHEMES, "own.py:fastest"]
+    times = read_clients(Path("clients.csv")).profile.times
+    assert record["q"] == pytest.approx((1 / times / (1 / times).sum()).tolist())
+
+
+def test_a_design_without_probabilities_is_not_written(fleet: Path) -> None:
+    (fleet / "own.py").write_text(OWN)
+    done = run("solve", "clients.csv", "--scheme", "own.py:nobody_chosen", "-o", "q.csv")
+    assert_refused(done, "'own.py:nobody_chosen' has no probabilities to write; choose another")
+    assert not (fleet / "q.csv").exists()

@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from fedpace.estimation.adaptive import Outcome, Pilots, known_so_far, run_adaptive, run_known
 
 from fedpace.checks import FloatArray
 from fedpace.data.synthetic import synthetic
-from fedpace.estimation.adaptive import Outcome, Pilots, known_so_far, run_adaptive, run_known
 from fedpace.estimation.gradients import estimated_grad_norms
 from fedpace.models.logistic import Logistic
 from fedpace.profile import Profile
 from fedpace.rounds.backend import Evaluation, Reply
-from fedpace.rounds.history import Row
+from fedpace.rounds.rows import Row
 from fedpace.rounds.schedules import inverse
 from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedpace.estimation.gradients import estimated_grad_norms
-from fedpace.rounds.history import Row
+from fedpace.rounds.rows import Row
 
 
 def row(reports: dict[int, float]) -> Row:

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedpace.estimation.adaptive import Live, Outcome, Pilots, WarmUp, run_adaptive, run_known
 from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
-from fedpace.estimation.adaptive import Live, Outcome, Pilots, WarmUp, run_adaptive, run_known
 from fedpace.rounds.backend import NOTHING, Evaluation, Reply
-from fedpace.rounds.history import Row
+from fedpace.rounds.rows import Row
 from fedpace.rounds.schedules import constant
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import Draw

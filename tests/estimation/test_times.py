@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedpace.estimation.times import LATEST, estimated_times
-from fedpace.rounds.history import Row
+from fedpace.rounds.rows import Row
 
 
 def row(clients: list[int], seconds: list[float], missing: list[int] | None = None) -> Row:

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from fedpace.errors import InputError
 from fedpace.flower.records import Layout, metric_named
-from fedpace.rounds.screening import BadReplyError
+from fedpace.remote.screening import BadReplyError
 
 TYPES = st.sampled_from(["float16", "float32", "float64", "int8", "uint8", "int64", "bool"])
 

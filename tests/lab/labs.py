@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedpace.lab.down import left_of
-from fedpace.studies.store import Run, Store
+from fedpace.studies.store import Store, StoredRun
 from tests.cli.calling import Done, command, run
 
 # Twenty kilobytes of model: enough packets for a link to be shaped.
@@ -92,7 +92,7 @@ def finished(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]
     return subprocess.CompletedProcess((), process.returncode, out, err)
 
 
-def only_run(directory: Path) -> Run:
+def only_run(directory: Path) -> StoredRun:
     (run,) = Store(directory).runs()
     return run
 

@@ -4,13 +4,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from fedpace.rounds.loop import start, train
 
 from fedpace.network.devices import Devices
 from fedpace.network.server import DeviceServer
 from fedpace.rounds.backend import Backend
 from fedpace.rounds.checkpoint import Checkpoint
-from fedpace.rounds.history import Row
-from fedpace.rounds.loop import start, train
+from fedpace.rounds.rows import Row
 from fedpace.rounds.schedules import inverse
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import WithReplacement

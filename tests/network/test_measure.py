@@ -18,7 +18,7 @@ from fedpace.network.measure import (
 )
 from fedpace.network.server import DeviceServer
 from fedpace.network.shard import OwnShard
-from fedpace.rounds.history import Row
+from fedpace.rounds.rows import Row
 from fedpace.studies.study import load_study
 from tests.lab.labs import only_run, write_setup
 

@@ -12,7 +12,7 @@ from fedpace.errors import InputError, TooFewClientsError
 from fedpace.network.devices import Devices
 from fedpace.network.server import DeviceServer
 from fedpace.rounds.checkpoint import Checkpoint
-from fedpace.rounds.history import Row
+from fedpace.rounds.rows import Row
 from fedpace.seeds import Seeds
 from tests.network.fakes import Fake, honest
 from tests.network.fleet import MODEL, NAMES, SEED, N, joined, prepared, simulator, started, until

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from fedpace.rounds.loop import EMPTY
 
 from fedpace.estimation.ratio import RatioEstimate
 from fedpace.profile import Profile
 from fedpace.report.setups import setups_of
 from fedpace.report.summary import Summary, summarise
-from fedpace.rounds.history import History, Row
-from fedpace.rounds.loop import EMPTY
+from fedpace.rounds.history import History
+from fedpace.rounds.rows import Row
 from fedpace.studies.experiment import run_one
-from fedpace.studies.store import Run, Store
+from fedpace.studies.store import Store, StoredRun
 from fedpace.studies.study import Study
 from tests.studies.tiny import tiny_study
 
@@ -52,19 +53,19 @@ def made_run(
     *,
     version: str = "1",
     ratio: RatioEstimate | None = None,
-) -> Run:
+) -> StoredRun:
     """Return a run that went as the lines say, with two clients of S_0 = 4."""
     rows = [Row(*line, 0.0, 0.0, *EMPTY) for line in lines]
     profile = Profile([0.5, 0.5], [1.0, 4.0], [3.0, 1.0])
     q = None if scheme == "full" else np.array([0.75, 0.25])
-    return Run(study, scheme, seed, version, "rounds", History(rows), q, profile, ratio)
+    return StoredRun(study, scheme, seed, version, "rounds", History(rows), q, profile, ratio)
 
 
-def arriving(study: Study, scheme: str, seed: int, seconds: float, *, rounds: int = 1) -> Run:
+def arriving(study: Study, scheme: str, seed: int, seconds: float, *, rounds: int = 1) -> StoredRun:
     """Return a run without pilots that reaches the loss 1.75 after so many seconds."""
     return made_run(study, scheme, seed, [START, ("train", rounds, seconds, 1.7, 0.5)])
 
 
-def missing(study: Study, scheme: str, seed: int) -> Run:
+def missing(study: Study, scheme: str, seed: int) -> StoredRun:
     """Return a run that never reaches the loss 1.75."""
     return made_run(study, scheme, seed, [START, ("train", 1, 9.0, 1.9, 0.3)])

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from fedpace.estimation.adaptive import Outcome
+from fedpace.rounds.loop import EMPTY
 
 from fedpace.checks import FloatArray, IntArray
-from fedpace.estimation.adaptive import Outcome
 from fedpace.profile import Profile
 from fedpace.report.setups import Setup, setups_of
-from fedpace.rounds.history import History, Row
-from fedpace.rounds.loop import EMPTY
+from fedpace.rounds.history import History
+from fedpace.rounds.rows import Row
 from fedpace.rounds.state import State
 from fedpace.sampling.schemes import SCHEMES
-from fedpace.studies.store import Run, Store
+from fedpace.studies.store import Store, StoredRun
 from fedpace.studies.study import Study, load_study
 
 MEASURED = ("network.how=namespaces", "network.time_scale=0.2")
@@ -37,7 +38,7 @@ def measured_run(
     pilot_rounds: int = 25,
     chance: float = 0.97,
     computing: float = 0.05,
-) -> Run:
+) -> StoredRun:
     """Return a run of clients with these times, of which each reply comes with this chance."""
     rng = np.random.default_rng(seed)
     times = np.linspace(0.1, 1.5, 40)[::-1] if times is None else times
@@ -57,7 +58,7 @@ def measured_run(
             rows.append(
                 _round(study, rng, rows[-1], phase, number, drawn, times, chance, computing)
             )
-    return Run(study, scheme, seed, "1", "rounds", History(rows), q / q.sum(), profile, None)
+    return StoredRun(study, scheme, seed, "1", "rounds", History(rows), q / q.sum(), profile, None)
 
 
 def _round(

@@ -16,7 +16,7 @@ from fedpace.report.study_figures import curve_figure, write_figures
 from fedpace.report.study_tables import NO_ACCURACY, markdown, notes
 from fedpace.report.summary import arrival, summarise
 from fedpace.rounds.history import History
-from fedpace.studies.store import Run
+from fedpace.studies.store import StoredRun
 from fedpace.studies.study import load_study
 
 from .made import START, arriving, made_run, small_study
@@ -25,7 +25,7 @@ from .measured_runs import BYTES, measured_run, measured_setup, measured_study
 PLOTS = 'class="plot"'
 
 
-def labels_of(*runs: Run) -> dict[str, str]:
+def labels_of(*runs: StoredRun) -> dict[str, str]:
     """Return the label of each run's setup, by slug."""
     return {setup.slug: setup.label for setup in setups_of(runs)}
 
@@ -108,7 +108,7 @@ def test_bytes_that_were_not_measured_are_not_told() -> None:
     run = measured_run(measured_study(), "uniform", chance=1.0)
     nothing = np.empty(0, dtype=np.int64)
     rows = [row._replace(bytes_down=nothing, bytes_up=nothing) for row in run.history.rows]
-    run = Run(run.study, "uniform", 0, "1", "", History(rows), run.q, run.profile, None)
+    run = StoredRun(run.study, "uniform", 0, "1", "", History(rows), run.q, run.profile, None)
     (line,) = measured_line(setups_of([run])[0])
     assert "MB" not in line
     assert "0 missing" in line
@@ -159,7 +159,9 @@ def test_curves_go_through_the_evaluated_rounds() -> None:
 def test_a_run_without_accuracy_does_not_spoil_the_mean_of_the_others() -> None:
     known = measured_run(measured_study(), "uniform", 0)
     lacking = [row._replace(accuracy=math.nan) for row in known.history.rows]
-    other = Run(known.study, "uniform", 1, "1", "", History(lacking), None, known.profile, None)
+    other = StoredRun(
+        known.study, "uniform", 1, "1", "", History(lacking), None, known.profile, None
+    )
     assert not has([other], "accuracy")
     both, one = curve([known, other], "accuracy", "seconds"), curve([known], "accuracy", "seconds")
     np.testing.assert_array_equal(both.mean, one.mean)

@@ -17,7 +17,7 @@ from fedpace.report.summary import (
     ratio_interval,
     summarise,
 )
-from fedpace.studies.store import Run
+from fedpace.studies.store import StoredRun
 
 from .made import START, arriving, made_run, missing, small_study
 
@@ -25,7 +25,7 @@ seconds = st.floats(0.1, 1e4)
 pairs = st.lists(st.tuples(seconds, seconds), min_size=2, max_size=20)
 
 
-def setup_of(*runs: Run) -> Setup:
+def setup_of(*runs: StoredRun) -> Setup:
     (setup,) = setups_of(runs)
     return setup
 

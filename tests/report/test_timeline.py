@@ -22,7 +22,7 @@ from fedpace.report.timeline import (
 from fedpace.report.timeline_figure import timeline_figure
 from fedpace.report.timeline_plot import page_caption, timeline_plot
 from fedpace.rounds.history import History
-from fedpace.studies.store import Run
+from fedpace.studies.store import StoredRun
 from fedpace.studies.study import Study
 
 from .made import START, made_run, small_study
@@ -30,7 +30,7 @@ from .measured_runs import measured_run, measured_setup, measured_study
 from .test_figures import assert_legible
 
 
-def timeline_of(run: Run) -> Timeline:
+def timeline_of(run: StoredRun) -> Timeline:
     (setup,) = setups_of([run])
     (shown,) = timelines(setup)
     return shown
@@ -50,7 +50,7 @@ def study() -> Study:
 
 
 @pytest.fixture(scope="module")
-def run(study: Study) -> Run:
+def run(study: Study) -> StoredRun:
     return measured_run(study, "optimal-mean")
 
 
@@ -59,8 +59,10 @@ def test_simulated_runs_have_none(tmp_path: Path) -> None:
     assert timelines(setups_of([run])[0]) == []
 
 
-def test_a_run_that_ended_before_its_first_round_has_none(run: Run, study: Study) -> None:
-    empty = Run(study, "full", 0, "1", "", History(run.history.rows[:1]), None, run.profile, None)
+def test_a_run_that_ended_before_its_first_round_has_none(run: StoredRun, study: Study) -> None:
+    empty = StoredRun(
+        study, "full", 0, "1", "", History(run.history.rows[:1]), None, run.profile, None
+    )
     assert timelines(setups_of([empty])[0]) == []
 
 
@@ -70,7 +72,7 @@ def test_each_scheme_has_one_of_its_first_seed() -> None:
     assert all(each.title.endswith("seed 0") for each in shown)
 
 
-def test_a_long_run_is_shown_around_the_switch(run: Run) -> None:
+def test_a_long_run_is_shown_around_the_switch(run: StoredRun) -> None:
     shown = timeline_of(run)
     assert len(shown.rounds) == MOST_ROUNDS
     assert [(each.phase, each.first, each.last) for each in shown.stages] == [
@@ -95,7 +97,7 @@ def test_as_many_rounds_as_there_is_room_for(study: Study, pilots: int, rounds: 
     assert ("the run has" in shown.caption) == (2 * pilots + rounds > MOST_ROUNDS)
 
 
-def test_a_bar_goes_from_the_start_of_its_round_to_the_arrival(run: Run) -> None:
+def test_a_bar_goes_from_the_start_of_its_round_to_the_arrival(run: StoredRun) -> None:
     shown = timeline_of(run)
     rows = {(row.phase, row.round): row for row in run.history.rows}
     row = rows["train", 30]
@@ -106,7 +108,7 @@ def test_a_bar_goes_from_the_start_of_its_round_to_the_arrival(run: Run) -> None
     assert [reply.computing for reply in mine] == row.computing_seconds.tolist()
 
 
-def test_a_missing_reply_is_a_cross_at_the_end_of_its_round(run: Run) -> None:
+def test_a_missing_reply_is_a_cross_at_the_end_of_its_round(run: StoredRun) -> None:
     shown = timeline_of(run)
     assert shown.missing
     asked = {
@@ -129,7 +131,7 @@ def test_the_slowest_client_is_on_top_and_one_that_never_answered_above_it(study
         )
         for row in run.history.rows
     ]
-    run = Run(study, "full", 0, "1", "", History(rows), None, run.profile, None)
+    run = StoredRun(study, "full", 0, "1", "", History(rows), None, run.profile, None)
     shown = timeline_of(run)
     assert shown.clients == [0, 2, 1, 3]
     assert client_labels(shown, 10)[1][0] == "3 (–)"
@@ -170,7 +172,7 @@ def test_the_figure_can_be_read(study: Study, n: int, scheme: str) -> None:
     assert not legend.get_window_extent().overlaps(heading.get_window_extent())
 
 
-def test_the_figure_draws_what_was_measured(run: Run) -> None:
+def test_the_figure_draws_what_was_measured(run: StoredRun) -> None:
     shown = timeline_of(run)
     (axes,) = timeline_figure(shown).axes
     computing, transfer = (each.get_paths() for each in bars(axes))
@@ -196,12 +198,12 @@ def test_clients_that_do_not_tell_how_long_they_computed_have_one_shade(study: S
         row._replace(computing_seconds=np.where(row.clients % 2, np.nan, 9.0))
         for row in run.history.rows
     ]
-    run = Run(study, "uniform", 0, "1", "", History(rows), None, run.profile, None)
+    run = StoredRun(study, "uniform", 0, "1", "", History(rows), None, run.profile, None)
     for reply in timeline_of(run).replies:
         assert reply.computing == (0.0 if reply.client % 2 else reply.seconds)
 
 
-def test_the_plot_of_the_page_has_the_same_bars(run: Run) -> None:
+def test_the_plot_of_the_page_has_the_same_bars(run: StoredRun) -> None:
     shown = timeline_of(run)
     plot = timeline_plot(shown)
     json.dumps(plot, allow_nan=False)

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from fedpace.rounds.aggregate import aggregate
+from fedpace.rounds.loop import start, train
 
 from fedpace.checks import FloatArray
 from fedpace.data.synthetic import synthetic
 from fedpace.models.logistic import Logistic
-from fedpace.rounds.aggregate import aggregate
 from fedpace.rounds.backend import Evaluation, Reply
-from fedpace.rounds.history import Row
-from fedpace.rounds.loop import start, train
+from fedpace.rounds.rows import Row
 from fedpace.rounds.schedules import Schedule, constant, inverse
 from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.state import State

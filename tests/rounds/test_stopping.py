@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedpace.rounds.history import Row
+from fedpace.rounds.rows import Row
 from fedpace.rounds.stopping import Stop
 
 ALL = Stop(loss=0.5, accuracy=0.9, rounds=10, seconds=60)

@@ -18,11 +18,12 @@ from rich.text import Text
 from fedpace.checks import positive_count
 from fedpace.cli import options, output
 from fedpace.errors import InputError, TooFewClientsError
+from fedpace.estimation.policy import named
 
 if TYPE_CHECKING:
     from fedpace.network.measure import Standing
     from fedpace.network.server import DeviceServer
-    from fedpace.rounds.history import Row
+    from fedpace.rounds.rows import Row
     from fedpace.studies.processes import Job
     from fedpace.studies.study import Study
 
@@ -75,7 +76,7 @@ def lab_run_command(
     from fedpace.network.measure import Waiting, jobs_of, run_on_devices, write_times
     from fedpace.studies.record import write_record
 
-    names = options.named_schemes(schemes, options.STUDIED)
+    names = options.named_schemes(schemes, named)
     numbers = range(first_seed, first_seed + seeds)
     place = _lab(name, state) if listen is None else _listening(listen, devices, certs)
     study = _study(setup, overrides or [], place, deadline, evaluate_every)

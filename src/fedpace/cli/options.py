@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,12 @@ import typer
 
 from fedpace.checks import positive_count
 from fedpace.clients_file import Clients, read_clients
-from fedpace.errors import InputError, MissingExtraError, listed, nearest
+from fedpace.errors import InputError, MissingExtraError, listed
+from fedpace.estimation.policy import SAMPLERS
 from fedpace.files import writable
 from fedpace.profile import finite_ratio
-from fedpace.sampling.schemes import SCHEMES, VARIANTS, Scheme
+from fedpace.sampling.schemes import SCHEMES, scheme_named
 from fedpace.sampling.solution import check_cap
-
-# The schemes that a study can run.
-STUDIED: Mapping[str, Scheme] = SCHEMES | VARIANTS
 
 
 def checked(
@@ -69,6 +67,10 @@ def _picture(_: str, path: Path) -> Path:
     return path
 
 
+def _choice(names: Iterable[str]) -> str:
+    return f"all, or separated by commas: {', '.join(names)}, or your own file.py:name."
+
+
 # Options of several commands.
 
 CLIENTS = typer.Argument(
@@ -99,12 +101,8 @@ FOLDER = typer.Option(
     show_default="the user's cache folder",
 )
 OUT = typer.Option(help="Directory for the runs. Give the same one again to continue.")
-COMPARED = typer.Option(
-    "--schemes", help=f"all, or some of these, separated by commas: {', '.join(SCHEMES)}."
-)
-CHOSEN = typer.Option(
-    "--schemes", help=f"all, or some of these, separated by commas: {', '.join(STUDIED)}."
-)
+COMPARED = typer.Option("--schemes", help=_choice(SCHEMES))
+CHOSEN = typer.Option("--schemes", help=_choice((*SCHEMES, *SAMPLERS)))
 SEEDS = checked("Number of seeds, N: runs of each scheme.", positive_count, "--seeds")
 FIRST = checked("First seed; runs use FIRST … FIRST + N − 1.", natural, "--first-seed")
 STATE = typer.Option(
@@ -118,24 +116,20 @@ STATE = typer.Option(
 # What the values of options mean.
 
 
-def named_schemes(text: str, known: Mapping[str, Scheme] = SCHEMES) -> list[str]:
-    """Return the schemes of a list with commas; "all" stands for the six that are compared.
+def named_schemes(text: str, look_up: Callable[..., object] = scheme_named) -> list[str]:
+    """Return the names of a list with commas; "all" stands for the schemes that are compared.
+
+    Every name is looked up, also those of the user's own: see `fedpace.lookup.found`.
 
     >>> named_schemes("uniform, optimal-mean")
     ['uniform', 'optimal-mean']
     """
     names: list[str] = []
     for name in map(str.strip, text.split(",")):
-        names += SCHEMES if name == "all" else [named_scheme(name, known, "--schemes")]
+        names += SCHEMES if name == "all" else [name]
+    for name in names:
+        look_up(name, argument="--schemes")
     return list(dict.fromkeys(names))
-
-
-def named_scheme(name: str, known: Mapping[str, Scheme] = SCHEMES, option: str = "--scheme") -> str:
-    """Return the name of a scheme, or say which one was meant."""
-    if name not in known:
-        hint = nearest(name, known)
-        raise InputError(f"{option} must be a known scheme, got '{name}'; {hint}")
-    return name
 
 
 def checked_clients(

@@ -17,7 +17,7 @@ from fedpace.files import made_folder, write_text
 if TYPE_CHECKING:
     from fedpace.report.setups import Sweep
     from fedpace.report.summary import Summary
-    from fedpace.studies.store import Run
+    from fedpace.studies.store import StoredRun
 
 PAGE = "report.html"
 TABLES = "time-to-target"
@@ -54,7 +54,7 @@ def report_command(
         print(f"Figure:  {path}")
 
 
-def stored_runs(directory: Path) -> list[Run]:
+def stored_runs(directory: Path) -> list[StoredRun]:
     """Return the runs in a directory; what cannot be read is said on standard error."""
     from fedpace.studies.store import Store
 

@@ -11,6 +11,7 @@ import typer
 from fedpace.checks import positive_count
 from fedpace.cli import options, output
 from fedpace.errors import InputError
+from fedpace.estimation.policy import named
 
 if TYPE_CHECKING:
     from fedpace.studies.runner import Failure, Spread
@@ -53,7 +54,7 @@ def run_command(
     look_in(folder)
     if scheduler is None:
         check_at_hand(study)
-    names = options.named_schemes(schemes, options.STUDIED)
+    names = options.named_schemes(schemes, named)
     numbers = range(first_seed, first_seed + seeds)
     spread_what = _spread(spread, scheduler)
     jobs = checked_jobs(study, names, numbers)

@@ -15,7 +15,7 @@ from fedpace.errors import InputError
 from fedpace.sampling.design import Design, WithReplacement
 from fedpace.sampling.max_time import solve_max_time
 from fedpace.sampling.plan import Prediction, plan, predict, uniform_cost
-from fedpace.sampling.schemes import SCHEMES
+from fedpace.sampling.schemes import SCHEMES, scheme_named
 from fedpace.sampling.solution import Solution
 
 # A larger weight lets one draw move the model by more than the client's whole update; a cap of 1
@@ -24,7 +24,7 @@ RISKY_WEIGHT = 1 + 1e-9
 
 
 K = options.checked("Clients drawn per round, K.", positive_count, "-k")
-SCHEME = typer.Option(help=f"Scheme to solve: {', '.join(SCHEMES)}.")
+SCHEME = typer.Option(help=f"Scheme: {', '.join(SCHEMES)}, or your own file.py:name.")
 CERTIFY = typer.Option(
     "--certify", help="Prove how far optimal-max can be from the global optimum."
 )
@@ -42,18 +42,17 @@ def solve_command(
     as_json: Annotated[bool, options.JSON] = False,
 ) -> None:
     """Find the probabilities that reach the target soonest, and compare all schemes."""
-    options.named_scheme(scheme)
-    if scheme == "full" and (csv or plot):
-        raise InputError("scheme 'full' draws everyone: it has no probabilities; choose another")
+    scheme_named(scheme, argument="--scheme")
     if certify and scheme != "optimal-max":
         raise InputError("--certify is for the scheme 'optimal-max'; choose it or leave it out")
     clients = options.checked_clients(file, k, beta_over_alpha, max_weight, csv, plot)
-    found = plan(clients.profile, k, max_weight=max_weight)
-    rows = list(output.with_progress(found, len(SCHEMES), "schemes", quiet=as_json))
+    names = list(dict.fromkeys([*SCHEMES, scheme]))
+    found = plan(clients.profile, k, schemes=names, max_weight=max_weight)
+    rows = list(output.with_progress(found, len(names), "schemes", quiet=as_json))
     if certify:
         rows = _certified(clients, rows, k, max_weight)
     design = next(row.design for row in rows if row.scheme == scheme)
-    if isinstance(design, WithReplacement):
+    if csv or plot:
         _write(clients, design, scheme, csv, plot)
     if as_json:
         print(json.dumps(_record(clients, rows, design, scheme, k)))
@@ -75,8 +74,10 @@ def _certified(
 
 
 def _write(
-    clients: Clients, design: WithReplacement, scheme: str, csv: Path | None, plot: Path | None
+    clients: Clients, design: Design, scheme: str, csv: Path | None, plot: Path | None
 ) -> None:
+    if not isinstance(design, WithReplacement):
+        raise InputError(f"scheme '{scheme}' has no probabilities to write; choose another")
     profile = clients.profile
     if csv:
         write_probabilities(csv, clients.names, design.q, profile.weights, design.k)

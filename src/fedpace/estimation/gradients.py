@@ -1,37 +1,62 @@
 """Gradient norms G_i from what clients reported."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from typing import TypedDict
 
 import numpy as np
 
 from fedpace.checks import FloatArray
-from fedpace.rounds.history import Row
-from fedpace.rounds.screening import LARGEST_NORM
+from fedpace.remote.screening import LARGEST_NORM
+from fedpace.rounds.rows import Row
 
 # A client that was never drawn counts as one of the more instructive tenth: not knowing is a
 # reason to look, not to look away.
 OPTIMISTIC_QUANTILE = 0.9
 
 
-def estimated_grad_norms(rows: Iterable[Row], n: int) -> FloatArray:
+class NormsSeen(TypedDict):
+    """The sum of the squared norms that each client reported, and how many they are."""
+
+    total: FloatArray
+    count: FloatArray
+
+
+def no_norms(n: int) -> NormsSeen:
+    """Return the state before the first report."""
+    return NormsSeen(total=np.zeros(n), count=np.zeros(n))
+
+
+def see_norms(seen: NormsSeen, row: Row) -> None:
+    """Add what a round's clients reported."""
+    fine = np.isfinite(row.grad_norms)
+    clients = row.clients[fine]
+    seen["total"], seen["count"] = grown(seen["total"], clients), grown(seen["count"], clients)
+    seen["total"][clients] += row.grad_norms[fine] ** 2
+    seen["count"][clients] += 1
+
+
+def estimated_grad_norms(seen: NormsSeen, n: int) -> FloatArray:
     """Return G_i, the root mean square of the norms that client i reported.
 
     A client without a report gets the 0.9 quantile of the others, or 1 if nobody reported. More
-    than ten times the median is cut to that, so that nobody buys draws without end by reporting a
-    large norm.
+    than ten times the median is cut to that.
 
     Differs from the paper's published code, which takes the largest full-batch norm at the global
     model: a maximum grows with the number of rounds in which a client happened to be drawn.
     """
-    total, count = np.zeros(n), np.zeros(n)
-    for row in rows:
-        fine = np.isfinite(row.grad_norms)
-        total[row.clients[fine]] += row.grad_norms[fine] ** 2
-        count[row.clients[fine]] += 1
-    seen = count > 0
-    if not seen.any():
+    last = np.array([n - 1])
+    total, count = grown(seen["total"], last), grown(seen["count"], last)
+    known = count > 0
+    if not known.any():
         return np.ones(n)
-    norms = np.sqrt(total / np.maximum(count, 1))
-    norms[seen] = np.minimum(norms[seen], LARGEST_NORM * np.median(norms[seen]))
-    norms[~seen] = np.quantile(norms[seen], OPTIMISTIC_QUANTILE)
+    norms: FloatArray = np.sqrt(total / np.maximum(count, 1))
+    norms[known] = np.minimum(norms[known], LARGEST_NORM * np.median(norms[known]))
+    norms[~known] = np.quantile(norms[known], OPTIMISTIC_QUANTILE)
     return norms
+
+
+def grown(values: FloatArray, clients: np.ndarray[tuple[int], np.dtype[np.int64]]) -> FloatArray:
+    """Return the values, with zeros for clients that have come since."""
+    more = int(clients.max(initial=-1)) + 1 - values.size
+    return np.concatenate([values, np.zeros(more)]) if more > 0 else values

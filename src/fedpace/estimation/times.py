@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TypedDict
 
 import numpy as np
 
 from fedpace.checks import FloatArray
-from fedpace.rounds.history import Row
+from fedpace.estimation.gradients import grown
+from fedpace.rounds.rows import Row
 
 # How much the latest time counts: old ones are forgotten after some ten rounds.
 LATEST = 0.2
@@ -15,22 +16,38 @@ LATEST = 0.2
 OPTIMISTIC_QUANTILE = 0.1
 
 
-def estimated_times(rows: Iterable[Row], n: int) -> FloatArray:
-    """Return t_i, a running mean of the seconds that client i took: t ← t + 0.2 (measured − t).
+class TimesSeen(TypedDict):
+    """The running mean of each client's seconds, and how many there were."""
 
-    The first few count alike: t is the plain mean of up to five. A reply that never came counts as
-    the whole round that was waited for it. A client without any gets the 0.1 quantile of the
-    others, or 1 if nobody has one.
+    mean: FloatArray
+    count: FloatArray
+
+
+def no_times(n: int) -> TimesSeen:
+    """Return the state before the first reply."""
+    return TimesSeen(mean=np.zeros(n), count=np.zeros(n))
+
+
+def see_times(seen: TimesSeen, row: Row) -> None:
+    """Add a round: t ← t + 0.2 (measured − t).
+
+    The first few count alike: t is the plain mean of up to five. A reply that never came counts
+    as the whole round that was waited for it.
     """
-    times, count = np.zeros(n), np.zeros(n)
-    for row in rows:
-        missing = np.full(row.missing.size, row.round_seconds)
-        clients = np.concatenate([row.clients, row.missing])
-        seconds = np.concatenate([row.client_seconds, missing])
-        count[clients] += 1
-        times[clients] += np.maximum(LATEST, 1 / count[clients]) * (seconds - times[clients])
-    seen = (count > 0) & (times > 0)
-    if not seen.any():
+    clients = np.concatenate([row.clients, row.missing])
+    seconds = np.concatenate([row.client_seconds, np.full(row.missing.size, row.round_seconds)])
+    seen["mean"], seen["count"] = grown(seen["mean"], clients), grown(seen["count"], clients)
+    mean, count = seen["mean"], seen["count"]
+    count[clients] += 1
+    mean[clients] += np.maximum(LATEST, 1 / count[clients]) * (seconds - mean[clients])
+
+
+def estimated_times(seen: TimesSeen, n: int) -> FloatArray:
+    """Return t_i; without any, the 0.1 quantile of the others, or 1 if nobody has one."""
+    last = np.array([n - 1])
+    times, count = grown(seen["mean"], last).copy(), grown(seen["count"], last)
+    known = (count > 0) & (times > 0)
+    if not known.any():
         return np.ones(n)
-    times[~seen] = np.quantile(times[seen], OPTIMISTIC_QUANTILE)
+    times[~known] = np.quantile(times[known], OPTIMISTIC_QUANTILE)
     return times

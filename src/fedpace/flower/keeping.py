@@ -13,8 +13,8 @@ from fedpace.flower.job import Job
 from fedpace.flower.records import Layout
 from fedpace.flower.settings import Settings
 from fedpace.rounds.checkpoint import Checkpoint
-from fedpace.rounds.history import Row
 from fedpace.rounds.journal import Found, Journal
+from fedpace.rounds.rows import Row
 from fedpace.rounds.state import State
 from fedpace.rounds.stopping import Stop
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
-from fedpace.rounds.screening import BadReplyError
+from fedpace.remote.screening import BadReplyError
 
 # What a saved array holds besides its numbers: type and shape in words.
 LONGEST_HEADER = 4096

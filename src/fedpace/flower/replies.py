@@ -16,8 +16,8 @@ from fedpace.flower.client import COMPUTING, GRAD_NORM, LOSS, SAMPLES, STEPS
 from fedpace.flower.exchange import Arrival
 from fedpace.flower.fleet import Fleet
 from fedpace.flower.records import Layout, arrays_of, metrics_of, size_of
+from fedpace.remote.screening import BadReplyError, Border
 from fedpace.rounds.backend import NOTHING, Reply
-from fedpace.rounds.screening import BadReplyError, Border
 
 log = logging.getLogger("flwr")
 

@@ -12,8 +12,8 @@ from fedpace.estimation.adaptive import blank_profile, known_so_far
 from fedpace.flower.exchange import Arrival
 from fedpace.flower.grid_backend import GridBackend
 from fedpace.flower.settings import Settings
-from fedpace.rounds.history import Row
 from fedpace.rounds.loop import completed, drawn, row_of
+from fedpace.rounds.rows import Row
 from fedpace.rounds.state import State
 from fedpace.sampling.design import Design, Draw
 from fedpace.sampling.schemes import SCHEMES, WITHOUT_PILOTS

@@ -20,8 +20,8 @@ from fedpace.network.devices import Devices
 from fedpace.network.server import DeviceServer
 from fedpace.network.shard import job_of
 from fedpace.rounds.checkpoint import Checkpoint
-from fedpace.rounds.history import Row
 from fedpace.rounds.journal import Found, Journal
+from fedpace.rounds.rows import Row
 from fedpace.rounds.state import State
 from fedpace.seeds import Seeds
 from fedpace.studies.experiment import known_scheme, model_of, parsed_schedule, run_with

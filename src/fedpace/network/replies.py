@@ -12,8 +12,8 @@ import numpy as np
 
 from fedpace.checks import FloatArray
 from fedpace.network.connection import Answer
+from fedpace.remote.screening import BadReplyError, Border
 from fedpace.rounds.backend import Evaluation
-from fedpace.rounds.screening import BadReplyError, Border
 
 # Who claims to hold out more than so many times what is usual, both as a number and as a share of
 # what it trains on, has no larger say in the accuracy.

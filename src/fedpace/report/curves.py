@@ -10,8 +10,8 @@ import numpy as np
 
 from fedpace.checks import FloatArray
 from fedpace.report.setups import Setup
-from fedpace.rounds.history import Row
-from fedpace.studies.store import Run
+from fedpace.rounds.rows import Row
+from fedpace.studies.store import StoredRun
 
 # Finer than a screen shows, and small enough for a page with dozens of curves.
 GRID_POINTS = 300
@@ -31,7 +31,7 @@ class Curve(NamedTuple):
     high: FloatArray
 
 
-def curve(runs: Sequence[Run], y: Ordinate, x: Abscissa) -> Curve:
+def curve(runs: Sequence[StoredRun], y: Ordinate, x: Abscissa) -> Curve:
     """Return the mean and the band of runs, at least one of which has the quantity.
 
     What is known at a time is the last evaluation before it, so each run is a step function. A
@@ -51,7 +51,7 @@ def curve(runs: Sequence[Run], y: Ordinate, x: Abscissa) -> Curve:
         return Curve(grid, values.mean(axis=0), low, high)
 
 
-def has(runs: Sequence[Run], y: Ordinate) -> bool:
+def has(runs: Sequence[StoredRun], y: Ordinate) -> bool:
     """Tell whether there is anything to draw: accuracy is known where it was evaluated alone."""
     return any(_path(run, y, "seconds")[0].size for run in runs)
 
@@ -64,24 +64,19 @@ def shows_accuracy(setup: Setup) -> bool:
     return any(has(setup.of(scheme), "accuracy") for scheme in setup.schemes)
 
 
-def is_estimate(row: Row) -> bool:
-    """Tell whether the row's loss is only that which the drawn clients reported."""
-    return row.loss == row.loss_estimate and math.isnan(row.accuracy)
-
-
-def own_rounds(run: Run) -> list[Row]:
+def own_rounds(run: StoredRun) -> list[Row]:
     """Return the rows on the way of the final model: of the pilots, the one trained on from."""
     rows = run.history.rows
     pilots = {
         name: [row for row in rows[1:] if row.phase == name]
         for name in ("pilot-uniform", "pilot-weighted")
     }
-    # The better pilot goes on, the first of two equal ones: see estimation.adaptive.
+    # The better pilot goes on, the first of two equal ones: see estimation.pilots.
     best = min(pilots.values(), key=_last_loss)
     return [rows[0], *best, *(row for row in rows[1:] if not row.phase.startswith("pilot"))]
 
 
-def pilots_end(runs: Sequence[Run], x: Abscissa) -> float:
+def pilots_end(runs: Sequence[StoredRun], x: Abscissa) -> float:
     """Return where the pilots were over, averaged over runs; NaN for runs without any."""
     ends = []
     for run in runs:
@@ -92,21 +87,21 @@ def pilots_end(runs: Sequence[Run], x: Abscissa) -> float:
     return float(np.mean(ends)) if ends else math.nan
 
 
-def _path(run: Run, y: Ordinate, x: Abscissa) -> tuple[FloatArray, FloatArray]:
+def _path(run: StoredRun, y: Ordinate, x: Abscissa) -> tuple[FloatArray, FloatArray]:
     rows = own_rounds(run) if x == "round" else list(run.history.rows)
     if y == "accuracy":
         if len(rows) > 1:
             rows = rows[1:]  # the initial model has all classes tied: no accuracy to speak of
         rows = [row for row in rows if not math.isnan(row.accuracy)]
     elif _evaluates(run):
-        rows = [row for row in rows if not is_estimate(row)]
+        rows = [row for row in rows if row.evaluated]
     return (
         np.array([getattr(row, x) for row in rows], dtype=np.float64),
         np.array([getattr(row, y) for row in rows], dtype=np.float64),
     )
 
 
-def _evaluates(run: Run) -> bool:
+def _evaluates(run: StoredRun) -> bool:
     """Tell whether rounds were evaluated: then what clients reported in between is left out."""
     return run.study.network is None or run.study.network.evaluate_every > 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import numpy as np
 
@@ -29,17 +30,17 @@ COLOURS = {
     "statistical": "#009E73",
     "optimal-mean": "#E69F00",
     "optimal-max": "#D55E00",
-    "uniform-published": "#CC79A7",
 }
-# For schemes that are not among the compared ones; the last of Okabe and Ito's colours.
-OTHER_COLOUR = "#CC79A7"
+# For schemes of a user's own: what is left of Okabe and Ito's colours, and Tol's.
+OTHER_COLOURS = ("#CC79A7", "#0072B2", "#882255", "#44AA99", "#AA4499", "#999933")
 # A colour's lighter shade is mixed with so much white.
 PALE = 0.6
 
 
 def colour(scheme: str) -> str:
     """Return a scheme's colour, the same in every figure."""
-    return COLOURS.get(scheme, OTHER_COLOUR)
+    own = OTHER_COLOURS[crc32(scheme.encode()) % len(OTHER_COLOURS)]
+    return COLOURS.get(scheme, own)
 
 
 def pale(scheme: str) -> str:
@@ -109,13 +110,13 @@ def plan_figure(rows: Sequence[Prediction], *, k: int) -> Figure:
         axes.plot(
             [row.k for row in mine],
             [row.relative_time for row in mine],
-            color=COLOURS[scheme],
+            color=colour(scheme),
             label=scheme,
             marker="o",
             markersize=4,
         )
     best = min(rows, key=lambda row: row.relative_time)
-    axes.plot(best.k, best.relative_time, "*", color=COLOURS[best.scheme], markersize=16, zorder=5)
+    axes.plot(best.k, best.relative_time, "*", color=colour(best.scheme), markersize=16, zorder=5)
     with_k = "" if best.scheme == "full" else f" with K = {best.k:,}"
     axes.axhline(1, color="0.7", linewidth=0.8, linestyle="--", zorder=0)
     axes.set(

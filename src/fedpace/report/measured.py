@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedpace.report.setups import Setup
-from fedpace.studies.store import Run
+from fedpace.studies.store import StoredRun
 from fedpace.studies.study import Study
 
 # Where the times come from, by `network.how`.
@@ -32,7 +32,7 @@ class Fared(NamedTuple):
     megabytes_up: float
 
 
-def fared(runs: Sequence[Run]) -> Fared:
+def fared(runs: Sequence[StoredRun]) -> Fared:
     """Count the replies over all rounds of the runs."""
     rows = [row for run in runs for row in run.history.rows if row.round > 0]
     missing = sum(row.missing.size for row in rows)

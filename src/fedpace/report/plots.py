@@ -31,7 +31,7 @@ from fedpace.report.study_figures import (
     target_value,
 )
 from fedpace.report.summary import BASELINE, Summary
-from fedpace.studies.store import Run
+from fedpace.studies.store import StoredRun
 
 Plot = dict[str, Any]
 COLOUR_TICKS = (0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
@@ -134,7 +134,7 @@ def _arrivals(summary: Summary, x: Abscissa) -> list[Plot]:
     ]
 
 
-def _chances(scheme: str, run: Run, q: FloatArray) -> Plot:
+def _chances(scheme: str, run: StoredRun, q: FloatArray) -> Plot:
     share = relative_importance(run)
     order = drawn_clients(share)
     # Plotly has no logarithmic colours: logarithms are coloured, and labelled with the numbers.

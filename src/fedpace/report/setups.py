@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpace.checks import FloatArray
-from fedpace.sampling.schemes import SCHEMES, VARIANTS, WITHOUT_PILOTS
-from fedpace.studies.store import NAMES, Run
+from fedpace.sampling.schemes import SCHEMES, needs_counts_only
+from fedpace.studies.store import NAMES, StoredRun
 from fedpace.studies.study import Study
 
-ORDER = (*SCHEMES, *VARIANTS)
 SWEPT = "sampling.c_over_s0"
 # Of a field that the other setup does not have; None says that it has no value.
 NOT_THERE = object()
@@ -34,20 +33,20 @@ class Setup:
     version: str
     label: str
     slug: str
-    runs: tuple[Run, ...]
+    runs: tuple[StoredRun, ...]
 
     @property
     def schemes(self) -> list[str]:
         """The schemes that were run, in the usual order."""
         present = {run.scheme for run in self.runs}
-        return [*(name for name in ORDER if name in present), *sorted(present - {*ORDER})]
+        return [*(name for name in SCHEMES if name in present), *sorted(present - {*SCHEMES})]
 
     @property
     def seeds(self) -> list[int]:
         """The seeds that were run."""
         return sorted({run.seed for run in self.runs})
 
-    def of(self, scheme: str) -> list[Run]:
+    def of(self, scheme: str) -> list[StoredRun]:
         """Return the runs of a scheme, by seed."""
         mine = (run for run in self.runs if run.scheme == scheme)
         return sorted(mine, key=lambda run: run.seed)
@@ -66,18 +65,18 @@ class Sweep:
         return [setup.study.sampling.c_over_s0 or 0.0 for setup in self.members]
 
 
-def setups_of(runs: Iterable[Run]) -> list[Setup]:
+def setups_of(runs: Iterable[StoredRun]) -> list[Setup]:
     """Group runs by configuration and version, the one with most runs first.
 
     Of two files of the same run the first counts.
     """
-    groups: dict[str, dict[tuple[str, int], Run]] = {}
+    groups: dict[str, dict[tuple[str, int], StoredRun]] = {}
     for run in runs:
         groups.setdefault(_key(_settings(run)), {}).setdefault((run.scheme, run.seed), run)
     largest_first = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
     mixed = _mixed(next(iter(group.values())).study for group in groups.values())
-    firsts: dict[str, Run] = {}
-    alike: dict[tuple[str, bool], Run] = {}
+    firsts: dict[str, StoredRun] = {}
+    alike: dict[tuple[str, bool], StoredRun] = {}
     setups: list[Setup] = []
     for _, group in largest_first:
         run = next(iter(group.values()))
@@ -102,13 +101,13 @@ def without_sweeps(setups: list[Setup]) -> tuple[list[Setup], list[Sweep]]:
     return [setup for setup in setups if id(setup) not in swept], sweeps
 
 
-def optimising(setup: Setup) -> list[tuple[str, Run, FloatArray]]:
+def optimising(setup: Setup) -> list[tuple[str, StoredRun, FloatArray]]:
     """Return each scheme that weighs time or importance, with its first run and its q."""
     firsts = [(scheme, setup.of(scheme)[0]) for scheme in setup.schemes]
     return [
         (scheme, run, run.q)
         for scheme, run in firsts
-        if run.q is not None and scheme not in WITHOUT_PILOTS
+        if run.q is not None and not _counts_only(scheme)
     ]
 
 
@@ -149,11 +148,11 @@ def _sweep(family: list[Setup]) -> Sweep | None:
     return Sweep(base, tuple(sorted(given, key=lambda each: each.study.sampling.c_over_s0 or 0.0)))
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def _settings(run: StoredRun) -> dict[str, Any]:
     return flat(run.study.model_dump(mode="json", exclude=NAMES)) | {"version": run.version}
 
 
-def _but_for_network(first: Run, like: Run) -> dict[str, Any]:
+def _but_for_network(first: StoredRun, like: StoredRun) -> dict[str, Any]:
     """Return the first's settings, with the network of one that was measured, or not, as well."""
     settings = flat(first.study.model_dump(mode="json", exclude=NAMES | {"network"}))
     network = flat(like.study.model_dump(mode="json", include={"network"}))
@@ -187,3 +186,8 @@ def _slug(label: str, taken: set[str]) -> str:
     while (slug := plain if count == 1 else f"{plain}-{count}") in taken:
         count += 1
     return slug
+
+
+def _counts_only(scheme: str) -> bool:
+    """Tell whether a scheme of fedpace's looks at sample counts alone; a user's may not."""
+    return scheme in SCHEMES and needs_counts_only(SCHEMES[scheme])

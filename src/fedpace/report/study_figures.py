@@ -33,7 +33,7 @@ from fedpace.report.setups import Setup, Sweep, optimising
 from fedpace.report.summary import BASELINE, Interval, Summary
 from fedpace.report.timeline import timelines
 from fedpace.report.timeline_figure import timeline_figure
-from fedpace.studies.store import Run
+from fedpace.studies.store import StoredRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -170,7 +170,7 @@ def chances_figure(setup: Setup) -> Figure:
     return figure
 
 
-def chances_title(scheme: str, run: Run) -> str:
+def chances_title(scheme: str, run: StoredRun) -> str:
     """Return whose probabilities are drawn, and of how many clients."""
     few = f", {MOST_CLIENTS:,} of {run.profile.n:,} clients" * (run.profile.n > MOST_CLIENTS)
     return f"{scheme}, seed {run.seed}{few}"
@@ -185,7 +185,7 @@ def drawn_clients(share: FloatArray) -> IntArray:
     return order[np.sort(some)]
 
 
-def relative_importance(run: Run) -> FloatArray:
+def relative_importance(run: StoredRun) -> FloatArray:
     """Return p_i G_i relative to its mean over the clients."""
     importance = run.profile.importance
     share: FloatArray = importance / importance.mean()

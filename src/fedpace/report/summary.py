@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fedpace.checks import FloatArray
-from fedpace.report.curves import is_estimate
 from fedpace.report.setups import Setup
-from fedpace.rounds.history import Row
-from fedpace.studies.store import Run
+from fedpace.rounds.rows import Row
+from fedpace.studies.store import StoredRun
 
 BASELINE = "uniform"
 PROPOSED = "optimal-mean"
@@ -132,7 +131,7 @@ def ratio_interval(numerators: BySeed, denominators: BySeed) -> Interval:
     return Interval(ratio, ratio / factor, ratio * factor, len(both), _bound(arrived))
 
 
-def times_of(runs: Sequence[Run]) -> Times:
+def times_of(runs: Sequence[StoredRun]) -> Times:
     """Return the seconds of a scheme's runs; ∞ where a run never reached the target."""
     gross = {run.seed: _seconds(arrival(run)) for run in runs}
     pilots = {run.seed: pilot_seconds(run) for run in runs}
@@ -141,7 +140,7 @@ def times_of(runs: Sequence[Run]) -> Times:
     return Times(gross, pilots, net)
 
 
-def pilot_seconds(run: Run) -> float:
+def pilot_seconds(run: StoredRun) -> float:
     """Return the seconds after which the pilots were over; 0 for a run without pilots."""
     return max(
         (row.seconds for row in run.history.rows if row.phase.startswith("pilot")), default=0.0
@@ -161,7 +160,7 @@ def target_accuracy(setup: Setup) -> Interval:
     return mean_interval(accuracy for accuracy in known if not math.isnan(accuracy))
 
 
-def arrival(run: Run) -> Row | None:
+def arrival(run: StoredRun) -> Row | None:
     """Return the row in which a run was first seen to have reached its study's target, if it was.
 
     What the drawn clients report may be below the target by luck, and does not count.
@@ -169,11 +168,11 @@ def arrival(run: Run) -> Row | None:
     stop = run.study.stop
     if stop.loss is None:
         return None if stop.accuracy is None else accuracy_arrival(run, stop.accuracy)
-    rows = (row for row in run.history.rows if not is_estimate(row))
+    rows = (row for row in run.history.rows if row.evaluated)
     return next((row for row in rows if row.loss <= stop.loss), None)
 
 
-def accuracy_arrival(run: Run, accuracy: float) -> Row | None:
+def accuracy_arrival(run: StoredRun, accuracy: float) -> Row | None:
     """Return the row in which a trained model first had the accuracy, if it did.
 
     The initial model does not count: with all classes tied its accuracy says nothing.

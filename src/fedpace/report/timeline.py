@@ -11,8 +11,8 @@ import numpy as np
 from fedpace.checks import FloatArray
 from fedpace.report.measured import how_measured
 from fedpace.report.setups import Setup
-from fedpace.rounds.history import Row
-from fedpace.studies.store import Run
+from fedpace.rounds.rows import Row
+from fedpace.studies.store import StoredRun
 
 # More rounds than this are too narrow to be told apart; half of them are from before the switch.
 MOST_ROUNDS = 40
@@ -118,7 +118,7 @@ def client_labels(shown: Timeline, most: int) -> tuple[list[int], list[str]]:
     return places, [f"{shown.clients[at]} ({text})" for at, text in zip(places, texts, strict=True)]
 
 
-def _timeline(run: Run, usual: FloatArray) -> Timeline:
+def _timeline(run: StoredRun, usual: FloatArray) -> Timeline:
     every = [row for row in run.history.rows if row.round > 0]
     rows = _around_the_switch(every)
     replies = [reply for row in rows for reply in _replies(row)]
@@ -179,7 +179,7 @@ def _rounds(stage: Stage) -> str:
     return str(stage.first) if stage.first == stage.last else f"{stage.first}–{stage.last}"
 
 
-def _usual_seconds(runs: Sequence[Run]) -> FloatArray:
+def _usual_seconds(runs: Sequence[StoredRun]) -> FloatArray:
     rows = [row for run in runs for row in run.history.rows]
     clients = np.concatenate([row.clients for row in rows])
     seconds = np.concatenate([row.client_seconds for row in rows])

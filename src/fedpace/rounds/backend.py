@@ -1,28 +1,43 @@
 """Where local training happens, and what comes back."""
 
+from __future__ import annotations
+
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, IntArray
-from fedpace.sampling.design import Draw
+from fedpace.times.round_times import Presence
 
 NOBODY: IntArray = np.empty(0, dtype=np.int64)
 NOTHING: FloatArray = np.empty(0)
 
 
+class Task(NamedTuple):
+    """What clients are to do: train from `parameters`.
+
+    `clients` are distinct and ascend. `round_index` counts from 0; `seconds` is the clock of the
+    run when the task is given out.
+    """
+
+    clients: IntArray
+    parameters: FloatArray
+    round_index: int
+    learning_rate: float
+    seconds: float
+
+
 class Reply(NamedTuple):
-    """What this round's clients sent back, one entry per client that answered, ascending.
+    """What clients sent back, one entry per client that answered.
 
     `updates` are w_i − w, of shape (m, P); `seconds` run from sending to arrival; `grad_norms`
     are the root mean square norms of the stochastic gradients over the local steps, which is what
     G_i bounds. The rest is known where a network lies between, and empty otherwise: `losses`
     F_i(w) of the model that was sent; `computing_seconds` of the `seconds`; bytes that crossed.
 
-    A drawn client that is not among `clients` is missing. `refused` are those of them whose reply
-    came but was not accepted. `waited` says how long the round lasted where that is not the
-    slowest reply.
+    A client that was asked and is not among `clients` is missing. `refused` are those of them
+    whose reply came but was not accepted. `waited` are the seconds that passed until the reply
+    was whole, where that is not the slowest of `seconds`.
     """
 
     clients: IntArray
@@ -36,6 +51,11 @@ class Reply(NamedTuple):
     refused: IntArray = NOBODY
     waited: float | None = None
 
+    @property
+    def lasted(self) -> float:
+        """The seconds by which the clock moves on."""
+        return float(self.seconds.max(initial=0.0)) if self.waited is None else self.waited
+
 
 class Evaluation(NamedTuple):
     """The global loss F(w) = Σ p_i F_i(w), and the accuracy on what clients held back."""
@@ -45,26 +65,37 @@ class Evaluation(NamedTuple):
 
 
 class Backend(Protocol):
-    """Trains the drawn clients, says how long each took, and evaluates the model."""
+    """Trains clients, says how long each took, and evaluates the model.
+
+    A round submits a task and collects all replies. Without a barrier, tasks are submitted and
+    replies collected a few at a time.
+    """
 
     @property
     def weights(self) -> FloatArray:
-        """p_i."""
+        """p_i of every client known so far."""
 
     @property
     def usual_times(self) -> FloatArray | None:
-        """t_i as known before training, in seconds; None where they must be measured."""
+        """t_i as known before training, in seconds; None where they must be learned."""
 
     def initial(self) -> FloatArray:
         """Return the parameters that training starts from."""
 
-    def present(self) -> NDArray[np.bool_] | None:
-        """Return who can be drawn now, or None for everyone; wait while they are too few."""
+    def present(self, round_index: int, seconds: float) -> Presence:
+        """Return who can be drawn now; wait while they are too few."""
 
-    def run(
-        self, parameters: FloatArray, draw: Draw, *, round_index: int, learning_rate: float
-    ) -> Reply:
-        """Let the drawn clients train from `parameters`."""
+    def submit(self, task: Task) -> None:
+        """Give out a task; do not wait for it."""
 
-    def evaluate(self, parameters: FloatArray) -> Evaluation:
-        """Return the global loss and the test accuracy."""
+    def collect(self, count: int | None = None) -> Reply:
+        """Wait for the next `count` replies, or for all that are still to come.
+
+        Clients that failed, or that were too late, count as well: they are in no reply.
+        """
+
+    def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:
+        """Return the global loss and the test accuracy.
+
+        Where the evaluation is not `due`, return what costs the clients nothing, or None.
+        """

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from fedpace.checks import FloatArray, IntArray
 from fedpace.data.shards import Split
 from fedpace.models.model import AnyFloats, Model
-from fedpace.rounds.backend import Evaluation, Reply
-from fedpace.rounds.local import LocalSteps
-from fedpace.sampling.design import Draw
+from fedpace.rounds.backend import Evaluation, Task
+from fedpace.rounds.local import LocalSteps, Trained
+from fedpace.rounds.simulated import SimulatedClock
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import RoundTimes
 
 
-@dataclass(frozen=True, eq=False)
-class Simulator:
+@dataclass(eq=False)
+class Simulator(SimulatedClock):
     """Train drawn clients by local SGD; a round costs what its draw costs, not O(N).
 
     Parameters
@@ -38,6 +38,8 @@ class Simulator:
         λ; each step adds λ w to the gradient.
     clip : float > 0, optional
         Gradients longer than this are scaled down to it.
+    times_known : bool
+        Whether the server knows each client's usual time; else it must learn it.
     """
 
     data: Split
@@ -48,6 +50,10 @@ class Simulator:
     batch: int = 24
     weight_decay: float = 0.0
     clip: float | None = None
+    times_known: bool = True
+
+    def __post_init__(self) -> None:
+        super().__init__()
 
     @cached_property
     def weights(self) -> FloatArray:
@@ -56,34 +62,26 @@ class Simulator:
         weights: FloatArray = sizes / sizes.sum()
         return weights
 
-    @property
-    def usual_times(self) -> FloatArray:
-        """t_i without noise and drift."""
-        return self.times.usual
-
     def initial(self) -> FloatArray:
         """Return the model's initial parameters."""
         return self.model.initial(self.seeds.stream("init"))
 
-    def present(self) -> None:
-        """Return None: everyone is there."""
-
-    def run(
-        self, parameters: FloatArray, draw: Draw, *, round_index: int, learning_rate: float
-    ) -> Reply:
-        """Run E local steps of every drawn client."""
-        clients = draw.clients
-        rows = self._batches(round_index, clients)
-        rates = learning_rate if draw.rates is None else learning_rate * draw.rates[:, None]
-        trained = self.steps.train(
-            self.model, parameters, self._train_x, self.data.train.y, rows, rates
-        )
-        return Reply(
-            clients, trained.updates, self.times.at(round_index, clients), trained.grad_norms
+    def trained(self, task: Task) -> Trained:
+        """Run E local steps of every client of the task."""
+        rows = self._batches(task.round_index, task.clients)
+        return self.steps.train(
+            self.model,
+            task.parameters,
+            self._train_x,
+            self.data.train.y,
+            rows,
+            task.learning_rate,
         )
 
-    def evaluate(self, parameters: FloatArray) -> Evaluation:
+    def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:
         """Return the mean loss over all training samples and the accuracy on all held out."""
+        if not due:
+            return None
         losses = self.model.losses(parameters, self._whole_train_x, self.data.train.y)
         right = self.model.correct(parameters, self._whole_test_x, self.data.test.y)
         return Evaluation(float(losses.mean(dtype=np.float64)), float(right.mean()))

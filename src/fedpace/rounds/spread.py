@@ -5,16 +5,17 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedpace.checks import FloatArray
-from fedpace.rounds.backend import Evaluation, Reply
+from fedpace.rounds.backend import Evaluation, Task
+from fedpace.rounds.local import Trained
+from fedpace.rounds.simulated import SimulatedClock
 from fedpace.rounds.simulator import Simulator
-from fedpace.sampling.design import Draw
+from fedpace.times.round_times import RoundTimes
 
 
 class _Recipe(NamedTuple):
@@ -25,13 +26,16 @@ class _Recipe(NamedTuple):
     arguments: tuple[Any, ...]
 
 
-class _Known(NamedTuple):
+class _Fleet(NamedTuple):
+    """What is known of the clients without their data."""
+
     weights: FloatArray
-    usual_times: FloatArray
+    times: RoundTimes
+    times_known: bool
     initial: FloatArray
 
 
-class Cluster:
+class Spread(SimulatedClock):
     """Train on whichever workers are there; any worker trains any client.
 
     For the same seed the numbers are those of the simulator in one process. What a lost worker
@@ -53,76 +57,51 @@ class Cluster:
 
         from fedpace.studies.experiment import simulator
 
-        backend = Cluster(distributed.Client("tcp://10.0.0.1:8786"), simulator, study, seed)
+        backend = Spread(distributed.Client("tcp://10.0.0.1:8786"), simulator, study, seed)
     """
 
     def __init__(
         self, client: Any, make_simulator: Callable[..., Simulator], *arguments: Any
     ) -> None:
+        super().__init__()
         self._client = client
         self._recipe = _Recipe(uuid.uuid4().hex, make_simulator, arguments)
+        self._fleet: _Fleet = client.submit(_described, self._recipe, pure=False).result()
+        self.times, self.times_known = self._fleet.times, self._fleet.times_known
 
     @property
     def weights(self) -> FloatArray:
         """p_i."""
-        return self._known.weights
-
-    @property
-    def usual_times(self) -> FloatArray:
-        """t_i without noise and drift."""
-        return self._known.usual_times
+        return self._fleet.weights
 
     def initial(self) -> FloatArray:
         """Return the model's initial parameters."""
-        return self._known.initial.copy()
+        return self._fleet.initial.copy()
 
-    def present(self) -> None:
-        """Return None: everyone is there."""
-
-    def run(
-        self, parameters: FloatArray, draw: Draw, *, round_index: int, learning_rate: float
-    ) -> Reply:
-        """Share the drawn clients out among the workers' threads, in runs of neighbours."""
+    def trained(self, task: Task) -> Trained:
+        """Share the task's clients out among the workers' threads, in runs of neighbours."""
+        count = task.clients.size
         threads = max(1, sum(self._client.nthreads().values()))
-        bounds = np.linspace(0, draw.clients.size, min(threads, draw.clients.size) + 1).astype(int)
-        tasks = [
+        bounds = np.linspace(0, count, min(threads, count) + 1).astype(int).tolist()
+        futures = [
             self._client.submit(
-                _run,
+                _trained,
                 self._recipe,
-                parameters,
-                _part(draw, first, end),
-                round_index,
-                learning_rate,
+                task._replace(clients=task.clients[first:end]),
                 pure=False,
             )
-            for first, end in pairwise(bounds.tolist())
+            for first, end in pairwise(bounds)
         ]
-        parts: list[Reply] = self._client.gather(tasks)
-        return _joined(parts)
+        parts: list[Trained] = self._client.gather(futures)
+        return Trained(*map(np.concatenate, zip(*parts, strict=True)))
 
-    def evaluate(self, parameters: FloatArray) -> Evaluation:
+    def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:
         """Return the global loss and the test accuracy, from one worker."""
-        task = self._client.submit(_evaluate, self._recipe, parameters, pure=False)
+        if not due:
+            return None
+        task = self._client.submit(_evaluated, self._recipe, parameters, pure=False)
         evaluation: Evaluation = task.result()
         return evaluation
-
-    @cached_property
-    def _known(self) -> _Known:
-        known: _Known = self._client.submit(_know, self._recipe, pure=False).result()
-        return known
-
-
-def _part(draw: Draw, first: int, end: int) -> Draw:
-    rates = None if draw.rates is None else draw.rates[first:end]
-    return Draw(draw.clients[first:end], draw.weights[first:end], rates)
-
-
-def _joined(parts: list[Reply]) -> Reply:
-    columns = (name for name in Reply._fields if name != "waited")
-    joined: dict[str, Any] = {
-        name: np.concatenate([getattr(part, name) for part in parts]) for name in columns
-    }
-    return Reply(**joined)
 
 
 # What runs on a worker. It keeps the latest simulator only: two may not fit into memory.
@@ -138,18 +117,14 @@ def _simulator(recipe: _Recipe) -> Simulator:
         return _kept[recipe.name]
 
 
-def _know(recipe: _Recipe) -> _Known:
+def _described(recipe: _Recipe) -> _Fleet:
     simulator = _simulator(recipe)
-    return _Known(simulator.weights, simulator.usual_times, simulator.initial())
+    return _Fleet(simulator.weights, simulator.times, simulator.times_known, simulator.initial())
 
 
-def _run(
-    recipe: _Recipe, parameters: FloatArray, draw: Draw, round_index: int, learning_rate: float
-) -> Reply:
-    return _simulator(recipe).run(
-        parameters, draw, round_index=round_index, learning_rate=learning_rate
-    )
+def _trained(recipe: _Recipe, task: Task) -> Trained:
+    return _simulator(recipe).trained(task)
 
 
-def _evaluate(recipe: _Recipe, parameters: FloatArray) -> Evaluation:
+def _evaluated(recipe: _Recipe, parameters: FloatArray) -> Evaluation | None:
     return _simulator(recipe).evaluate(parameters)

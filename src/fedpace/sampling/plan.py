@@ -4,10 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fedpace.checks import positive_count
-from fedpace.errors import InputError, nearest
 from fedpace.profile import Profile
 from fedpace.sampling.design import Design
-from fedpace.sampling.schemes import SCHEMES, Scheme
+from fedpace.sampling.schemes import SCHEMES, scheme_named
 
 
 class Prediction(NamedTuple):
@@ -100,13 +99,6 @@ def uniform_cost(profile: Profile, k: int) -> float:
     return predict(
         profile, "uniform", SCHEMES["uniform"](profile, k), k, reference=1.0
     ).relative_time
-
-
-def scheme_named(name: str) -> Scheme:
-    """Return the scheme of that name, or say which name was meant."""
-    if name not in SCHEMES:
-        raise InputError(f"scheme must be a known name, got '{name}'; {nearest(name, SCHEMES)}")
-    return SCHEMES[name]
 
 
 def usual_ks(n: int, k: int) -> list[int]:

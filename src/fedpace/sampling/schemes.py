@@ -1,10 +1,12 @@
 """Profile → Design: the six schemes that are compared."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from fedpace.checks import positive_count
+from fedpace.errors import InputError
+from fedpace.lookup import found
 from fedpace.profile import Profile
 from fedpace.sampling.design import Design, Everyone, Published, WithReplacement
 from fedpace.sampling.max_time import solve_max_time
@@ -80,6 +82,8 @@ def uniform_published(profile: Profile, k: int, *, max_weight: float | None = No
     return Published(k, profile.weights)
 
 
+# Packages name their schemes and samplers in this group of entry points.
+GROUP = "fedpace.schemes"
 SCHEMES: dict[str, Scheme] = {
     "full": full,
     "uniform": uniform,
@@ -92,5 +96,31 @@ SCHEMES: dict[str, Scheme] = {
 # Not among the schemes that are compared by default.
 VARIANTS: dict[str, Scheme] = {"uniform-published": uniform_published}
 
-# Need nothing but the sample counts: no gradient norms, no times, and so no pilots.
-WITHOUT_PILOTS = ("full", "uniform", "weighted", "uniform-published")
+
+def needs_counts_only(scheme: Scheme) -> bool:
+    """Tell whether a scheme looks at sample counts alone: no gradient norms, no times.
+
+    A scheme of your own says so with `my_scheme.needs_counts_only = True`; else it is taken to
+    need all, and its first rounds are for learning.
+    """
+    return scheme in (full, uniform, weighted) or getattr(scheme, "needs_counts_only", False)
+
+
+def scheme_named(name: object, *, argument: str = "scheme") -> Scheme:
+    """Return the scheme of that name: see `fedpace.lookup.found` for names of your own.
+
+    >>> scheme_named("uniform") is SCHEMES["uniform"]
+    True
+    """
+    value: Any = found(name, SCHEMES, argument=argument, group=GROUP)
+    if is_scheme(value):
+        return value  # type: ignore[no-any-return]
+    raise InputError(
+        f"{argument} must be a function from a profile to a design, got '{name}', a "
+        f"{type(value).__name__}; a sampler needs a run: see fedpace run"
+    )
+
+
+def is_scheme(value: object) -> bool:
+    """Tell a scheme from a sampler, a class of samplers, and what is neither."""
+    return callable(value) and not isinstance(value, type) and not hasattr(value, "observe")

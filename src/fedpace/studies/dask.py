@@ -15,9 +15,9 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedpace.errors import InputError, MissingExtraError
 from fedpace.rounds.simulator import Simulator
-from fedpace.rounds.spread import Cluster
+from fedpace.rounds.spread import Spread
 from fedpace.studies.experiment import run_with, simulator
-from fedpace.studies.processes import Answer, Job, Order, carried_out
+from fedpace.studies.processes import Done, Job, Order, carried_out
 from fedpace.studies.store import packed_run
 from fedpace.studies.study import Study
 
@@ -27,7 +27,7 @@ PATIENCE = 5
 
 def run_on_cluster(
     order: Order, jobs: Iterator[Job], *, scheduler: str, warn: Callable[[str], None]
-) -> Generator[tuple[Job, Answer], None, None]:
+) -> Generator[tuple[Job, Done], None, None]:
     """Send jobs to the cluster, and yield each with its answer as soon as it is there.
 
     Dask itself begins the runs of a lost worker again on another.
@@ -46,26 +46,26 @@ def run_on_cluster(
 
 def run_spread(
     order: Order, jobs: Iterator[Job], *, scheduler: str, warn: Callable[[str], None]
-) -> Generator[tuple[Job, Answer], None, None]:
+) -> Generator[tuple[Job, Done], None, None]:
     """Do one run after another here, with the clients of each round spread over the cluster.
 
     For a simulation that outgrows one machine; the numbers are those of one process.
     """
     distributed = _distributed()
     client = _connected(distributed, scheduler, warn)
-    study = Study.model_validate_json(order.study)
+    study = order.opened()
     try:
         for job in jobs:
             begin = time.perf_counter()
-            backend = Cluster(client, _simulator, order.study, job.seed)
             try:
+                backend = Spread(client, _simulator, order.study, job.seed)
                 contents = packed_run(study, *job, run_with(backend, study, *job))
             except Exception as error:  # a worker's too: the next run may go better
                 if _is_loss(error, client):
                     raise _lost(scheduler) from None
-                yield job, Answer(b"", _described(error), time.perf_counter() - begin)
+                yield job, Done(b"", _described(error), time.perf_counter() - begin)
                 continue
-            yield job, Answer(contents, "", time.perf_counter() - begin)
+            yield job, Done(contents, "", time.perf_counter() - begin)
     finally:
         _leave(client, [])
 
@@ -115,7 +115,7 @@ async def _identity(distributed: Any, scheduler: str) -> dict[str, Any]:
         return identity
 
 
-def _answer_of(future: Any, client: Any, scheduler: str) -> Answer:
+def _answer_of(future: Any, client: Any, scheduler: str) -> Done:
     if future.cancelled():
         raise _lost(scheduler)
     try:
@@ -124,8 +124,8 @@ def _answer_of(future: Any, client: Any, scheduler: str) -> Answer:
     except Exception as error:  # whatever Dask has to say of a run, a worker's death included
         if _is_loss(error, client):
             raise _lost(scheduler) from None
-        return Answer(b"", _described(error))
-    assert isinstance(answer, Answer)
+        return Done(b"", _described(error))
+    assert isinstance(answer, Done)
     return answer
 
 

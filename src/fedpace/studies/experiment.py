@@ -16,29 +16,31 @@ from fedpace.data.images import CLASSES, image_split, load_pool, standardised
 from fedpace.data.partition import power_law_sizes
 from fedpace.data.shards import Shards, Split
 from fedpace.data.synthetic import PAPER_SIZES, synthetic
-from fedpace.errors import InputError, MissingExtraError, nearest
-from fedpace.estimation.adaptive import (
-    SIMULATED,
-    Live,
-    Outcome,
-    Pilots,
-    known_so_far,
-    run_adaptive,
-    run_known,
-)
+from fedpace.errors import InputError, MissingExtraError
+from fedpace.estimation.learned import learn, nothing_learned, profile_of
+from fedpace.estimation.pilots import Piloted
+from fedpace.estimation.policy import Pilots, WarmUp, sampler_for
+from fedpace.estimation.solve import Solve
 from fedpace.models.logistic import Logistic
 from fedpace.models.model import Model
 from fedpace.profile import Profile
 from fedpace.rounds import schedules
 from fedpace.rounds.backend import Backend
+from fedpace.rounds.journal import Journal
+from fedpace.rounds.rows import Row
+from fedpace.rounds.run import Outcome, train
+from fedpace.rounds.sampler import Known, Sampler
+from fedpace.rounds.server import server_named
 from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop
-from fedpace.sampling.schemes import SCHEMES, VARIANTS, WITHOUT_PILOTS, Scheme
+from fedpace.sampling.schemes import SCHEMES, needs_counts_only
 from fedpace.seeds import Seeds
 from fedpace.studies.study import ImagesSection, OwnSection, Study, SyntheticSection
 from fedpace.times.distributions import usual_times
 from fedpace.times.round_times import RoundTimes, Steady, Varying
 
+# Rounds of weighted sampling to learn from where a study says nothing.
+USUAL_WARM_UP = 10
 # Of an image of MNIST or EMNIST.
 PIXELS = 28 * 28
 
@@ -49,40 +51,58 @@ def run_one(study: Study, scheme: str, seed: int) -> Outcome:
 
 
 def run_with(
-    backend: Backend, study: Study, scheme: str, seed: int, *, live: Live = SIMULATED
+    backend: Backend,
+    study: Study,
+    scheme: str,
+    seed: int,
+    *,
+    journal: Journal | None = None,
+    watch: Callable[[Row], object] | None = None,
 ) -> Outcome:
     """Run one scheme with one seed on the backend at hand."""
-    function = known_scheme(scheme)
-    seeds = Seeds(seed)
-    if study.sampling.oracle and backend.usual_times is None:
-        raise InputError(
-            "sampling.oracle must be false where times are measured: nobody knows them before; "
-            "set sampling.oracle=false"
-        )
-    if scheme in WITHOUT_PILOTS or study.sampling.oracle:
-        return run_known(
-            backend,
-            function,
-            None if scheme in WITHOUT_PILOTS else measured_profile(study, backend, seeds),
-            k=study.training.k,
-            schedule=parsed_schedule(study.training.schedule),
-            stop=stopping(study),
-            seeds=seeds,
-            max_weight=study.sampling.max_weight,
-            live=live,
-        )
-    return run_adaptive(
+    network = study.network
+    return train(
         backend,
-        function,
-        k=study.training.k,
+        sampler(study, scheme, backend, Seeds(seed)),
+        server=server_named(study.training.server),
         schedule=parsed_schedule(study.training.schedule),
         stop=stopping(study),
-        seeds=seeds,
-        pilots=Pilots(study.pilots.thresholds, study.pilots.rounds),
-        c_over_s0=study.sampling.c_over_s0,
-        max_weight=study.sampling.max_weight,
-        live=live,
+        seeds=Seeds(seed),
+        evaluate_every=1 if network is None else network.evaluate_every,
+        journal=journal,
+        watch=watch,
     )
+
+
+def sampler(study: Study, scheme: str, backend: Backend, seeds: Seeds) -> Sampler:
+    """Return what a run draws by."""
+    section, k = study.sampling, study.training.k
+    found = sampler_for(
+        scheme,
+        k,
+        learn=_learning(study),
+        refresh=section.refresh,
+        max_weight=section.max_weight,
+        c_over_s0=section.c_over_s0,
+    )
+    if not section.oracle or not isinstance(found, (Solve, Piloted)):
+        return found
+    if needs_counts_only(found.scheme):
+        return found
+    if backend.usual_times is None:
+        raise InputError(
+            "sampling.oracle must be false where times are not known before; "
+            "set sampling.oracle=false"
+        )
+    profile = measured_profile(study, backend, seeds)
+    return Solve(found.scheme, k, max_weight=section.max_weight, profile=profile)
+
+
+def _learning(study: Study) -> Pilots | WarmUp:
+    """Return how a run learns: from the rounds given, else from pilots, else from ten rounds."""
+    if study.sampling.warm_up is not None or study.pilots is None:
+        return WarmUp(study.sampling.warm_up or USUAL_WARM_UP)
+    return Pilots(study.pilots.thresholds, study.pilots.rounds)
 
 
 def measured_profile(study: Study, backend: Backend, seeds: Seeds) -> Profile:
@@ -90,16 +110,18 @@ def measured_profile(study: Study, backend: Backend, seeds: Seeds) -> Profile:
 
     That run's time is not counted. c is the study's, or S_0 where it gives none.
     """
-    outcome = run_known(
+    outcome = train(
         backend,
-        SCHEMES["weighted"],
-        None,
-        k=study.training.k,
+        Solve(SCHEMES["weighted"], study.training.k),
         schedule=parsed_schedule(study.training.schedule),
         stop=stopping(study),
         seeds=seeds,
     )
-    return known_so_far(backend, outcome.history.rows, study.sampling.c_over_s0)
+    learned = nothing_learned(backend.weights.size)
+    for row in outcome.history.rows:
+        learn(learned, row)
+    known = Known(backend.weights, backend.usual_times)
+    return profile_of(learned, known, c_over_s0=study.sampling.c_over_s0)
 
 
 def stopping(study: Study) -> Stop:
@@ -107,14 +129,6 @@ def stopping(study: Study) -> Stop:
     scale = 1.0 if study.network is None else study.network.time_scale
     stop = Stop(**study.stop.model_dump())
     return stop if stop.seconds is None else replace(stop, seconds=scale * stop.seconds)
-
-
-def known_scheme(name: str) -> Scheme:
-    """Return a scheme or a variant by name, or say which name was meant."""
-    schemes = SCHEMES | VARIANTS
-    if name not in schemes:
-        raise InputError(f"schemes must be known names, got '{name}'; {nearest(name, schemes)}")
-    return schemes[name]
 
 
 def check_at_hand(study: Study) -> None:
@@ -142,6 +156,7 @@ def simulator(study: Study, seed: int) -> Simulator:
         batch=training.batch,
         weight_decay=training.weight_decay,
         clip=training.clip,
+        times_known=study.devices.known,
     )
 
 
@@ -240,6 +255,7 @@ def round_times(study: Study, usual: FloatArray, seeds: Seeds) -> RoundTimes:
         period=devices.period,
         busy=devices.busy,
         busy_factor=devices.busy_factor,
+        spell=devices.spell,
     )
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -24,6 +24,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 import fedpace
 from fedpace.errors import InputError
+from fedpace.lookup import provide, sources
 from fedpace.studies.experiment import run_one
 from fedpace.studies.store import packed_run
 from fedpace.studies.study import Study
@@ -44,7 +45,7 @@ class Job(NamedTuple):
         return f"{self.scheme}, seed {self.seed}"
 
 
-class Answer(NamedTuple):
+class Done(NamedTuple):
     """What became of a job: the packed run, or what went wrong, and the seconds it took."""
 
     contents: bytes
@@ -55,18 +56,28 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """What crosses to another process or machine: the version, and the study as JSON."""
+    """What crosses to another process or machine.
+
+    The version, the study as JSON, and the text of files that its schemes and server are in.
+    """
 
     version: str
     study: str
+    files: Mapping[str, str]
 
     @classmethod
-    def of(cls, study: Study) -> Order:
+    def of(cls, study: Study, schemes: Iterable[str]) -> Order:
         """Write a study down for another process."""
-        return cls(fedpace.__version__, json.dumps(study.model_dump(mode="json")))
+        files = sources([*schemes, study.training.server])
+        return cls(fedpace.__version__, json.dumps(study.model_dump(mode="json")), files)
+
+    def opened(self) -> Study:
+        """Return the study, and let its own files be found here."""
+        provide(self.files)
+        return Study.model_validate_json(self.study)
 
 
-def carried_out(order: Order, job: Job) -> Answer:
+def carried_out(order: Order, job: Job) -> Done:
     """Do one run in this process, and let nothing escape: what goes wrong is in the answer.
 
     Linear algebra keeps to one thread from here on. Runs side by side would otherwise fight for
@@ -76,15 +87,15 @@ def carried_out(order: Order, job: Job) -> Answer:
     try:
         contents = _contents(order, job)
     except InputError as error:
-        return Answer(b"", str(error), time.perf_counter() - begin)
+        return Done(b"", str(error), time.perf_counter() - begin)
     except Exception as error:
-        return Answer(b"", _described(error), time.perf_counter() - begin)
-    return Answer(contents, "", time.perf_counter() - begin)
+        return Done(b"", _described(error), time.perf_counter() - begin)
+    return Done(contents, "", time.perf_counter() - begin)
 
 
 def run_in_processes(
     order: Order, jobs: Iterator[Job], *, processes: int, warn: Callable[[str], None]
-) -> Generator[tuple[Job, Answer], None, None]:
+) -> Generator[tuple[Job, Done], None, None]:
     """Spread jobs over processes, and yield each with its answer as soon as it is there.
 
     A job is taken from `jobs` when a process is free for it. Each process has a pipe of its own,
@@ -107,7 +118,7 @@ def run_in_processes(
                 lane.take(None if deaths.hopeless else next(jobs, None))
                 yield job, answer
         for job in jobs:  # none are left unless it is hopeless
-            yield job, Answer(b"", "not begun, because processes keep dying")
+            yield job, Done(b"", "not begun, because processes keep dying")
     finally:
         for lane in lanes:
             lane.end()
@@ -132,13 +143,13 @@ class _Lane:
                 self._start()
             self.calls.send((self._order, job))
 
-    def answer(self) -> Answer:
+    def answer(self) -> Done:
         """Return what came back, or an answer that tells how the process died."""
         try:
             answer = self.calls.recv()
         except (EOFError, OSError):
-            return Answer(b"", f"its process {self.end(patience=1.0)}", died=True)
-        assert isinstance(answer, Answer)
+            return Done(b"", f"its process {self.end(patience=1.0)}", died=True)
+        assert isinstance(answer, Done)
         return answer
 
     def end(self, patience: float = 0.0) -> str:
@@ -179,7 +190,7 @@ class _Deaths:
         """Whether processes cannot live here at all."""
         return self._in_a_row >= IN_A_ROW
 
-    def verdict(self, job: Job, answer: Answer) -> Answer | None:
+    def verdict(self, job: Job, answer: Done) -> Done | None:
         """Return the answer that stands, or None if the job is to begin again."""
         if not answer.died:
             self._in_a_row = 0
@@ -229,7 +240,7 @@ def _contents(order: Order, job: Job) -> bytes:
             f"worker has fedpace {fedpace.__version__}, this is {order.version}; install the same"
         )
     threadpool_limits(1)
-    study = Study.model_validate_json(order.study)
+    study = order.opened()
     # What overflows ends the run as diverged, which says it better than a warning.
     with np.errstate(all="ignore"):
         return packed_run(study, *job, run_one(study, *job))

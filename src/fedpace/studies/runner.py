@@ -12,9 +12,11 @@ from typing import Literal, NamedTuple
 
 from fedpace.checks import positive_count
 from fedpace.errors import InputError
+from fedpace.estimation.policy import named
+from fedpace.rounds.server import server_named
 from fedpace.studies.dask import run_on_cluster, run_spread
-from fedpace.studies.experiment import known_scheme, parsed_schedule, simulator
-from fedpace.studies.processes import Answer, Job, Order, run_in_processes
+from fedpace.studies.experiment import parsed_schedule, simulator
+from fedpace.studies.processes import Done, Job, Order, run_in_processes
 from fedpace.studies.store import DamagedRunError, Store, run_key
 from fedpace.studies.study import Study
 
@@ -100,14 +102,14 @@ def run_study(
     todo = [job for job in jobs if not is_stored(store, study, job, say)]
     clock = _Clock(len(jobs), todo, progress or _silent)
     wanted = _still_wanted(store, study, todo, clock, say)
-    order = Order.of(study)
+    order = Order.of(study, schemes)
     if scheduler is None or not todo:
-        answers = run_in_processes(order, wanted, processes=min(count, len(todo)), warn=say)
+        results = run_in_processes(order, wanted, processes=min(count, len(todo)), warn=say)
     else:
         run = run_on_cluster if spread == "runs" else run_spread
-        answers = run(order, wanted, scheduler=scheduler, warn=say)
-    with closing(answers):
-        failures = _stored(store, study, answers, clock)
+        results = run(order, wanted, scheduler=scheduler, warn=say)
+    with closing(results):
+        failures = _stored(store, study, results, clock)
     return Finished(len(jobs) - len(failures), failures)
 
 
@@ -123,7 +125,8 @@ def checked_jobs(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> 
             f"{len(seeds)} seeds from {min(seeds, default=0)}; see --schemes and --seeds"
         )
     for scheme in schemes:
-        known_scheme(scheme)
+        named(scheme, argument="schemes")
+    server_named(study.training.server)
     parsed_schedule(study.training.schedule)
     simulator(study, seeds[0])
     jobs = dict.fromkeys(Job(scheme, seed) for seed in seeds for scheme in schemes)
@@ -162,16 +165,16 @@ def _still_wanted(
 
 
 def _stored(
-    store: Store, study: Study, answers: Iterator[tuple[Job, Answer]], clock: _Clock
+    store: Store, study: Study, results: Iterator[tuple[Job, Done]], clock: _Clock
 ) -> tuple[Failure, ...]:
     """Store what comes back, and return what went wrong."""
     failures: list[Failure] = []
-    for job, answer in answers:
-        if answer.problem:
-            failures.append(Failure(*job, answer.problem))
+    for job, done in results:
+        if done.problem:
+            failures.append(Failure(*job, done.problem))
         else:
-            store.save_packed(run_key(study, *job), answer.contents)
-        clock.note(job, answer.seconds)
+            store.save_packed(run_key(study, *job), done.contents)
+        clock.note(job, done.seconds)
     return tuple(sorted(failures))
 
 

@@ -11,30 +11,25 @@ import time
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import fedpace
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
-from fedpace.estimation.adaptive import Outcome
+from fedpace.estimation.pilots import RATIO
 from fedpace.estimation.ratio import RatioEstimate
 from fedpace.files import write_through
+from fedpace.lookup import fingerprint
 from fedpace.profile import Profile
-from fedpace.rounds.backend import NOBODY, NOTHING
-from fedpace.rounds.history import LISTS, History, Row
-from fedpace.sampling.design import WithReplacement
+from fedpace.rounds.history import History
+from fedpace.rounds.rows import packed_rows, unpacked_rows
+from fedpace.rounds.run import Outcome
 from fedpace.studies.study import Study
-
-NUMBERS = (
-    "round", "seconds", "loss", "accuracy", "expected_round_seconds", "round_seconds",
-    "loss_estimate",
-)  # fmt: skip
 
 # What names a configuration without changing a number.
 NAMES = {"name", "title", "paper", "paper_loss"}
@@ -48,8 +43,8 @@ LONGEST_WRITE = 3600.0
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """A finished run as read from disk; `q` is None for full participation."""
+class StoredRun:
+    """A finished run as read from disk; `q` is None for a design without probabilities."""
 
     study: Study
     scheme: str
@@ -72,7 +67,7 @@ class DamagedRunWarning(UserWarning):
 
 def run_key(study: Study, scheme: str, seed: int) -> str:
     """Return a hash of everything that determines a run's numbers, the version included."""
-    return _key(fedpace.__version__, study.model_dump(mode="json"), scheme, seed)
+    return _key(_identity(study, scheme, seed))
 
 
 @dataclass(frozen=True)
@@ -110,7 +105,7 @@ class Store:
         write_through(path, contents, self._folder / f".{key}-{os.getpid()}.part")
         return path
 
-    def load(self, path: Path) -> Run:
+    def load(self, path: Path) -> StoredRun:
         """Read a run back, or raise DamagedRunError."""
         key, _, checksum = path.stem.rpartition("-")
         try:
@@ -134,7 +129,7 @@ class Store:
 
     def runs(
         self, warn: Callable[[str], None] | None = None, *, keys: Container[str] | None = None
-    ) -> Iterator[Run]:
+    ) -> Iterator[StoredRun]:
         """Read every run once, or those of some keys, in the order of the files' names.
 
         A file that cannot be read is told to `warn`, a DamagedRunWarning by default, and left out.
@@ -166,11 +161,16 @@ class Store:
         return self.directory / "runs"
 
 
-def _key(version: str, settings: Mapping[str, Any], scheme: str, seed: int) -> str:
+def _identity(study: Study, scheme: str, seed: int) -> list[Any]:
+    """Return what determines a run's numbers: settings that are not the usual ones, and files."""
+    settings = study.model_dump(mode="json", exclude_defaults=True)
     numbers = {name: value for name, value in settings.items() if name not in NAMES}
-    if numbers.get("network") is None:  # simulated, as all runs were before there was a network
-        numbers.pop("network", None)
-    text = json.dumps([version, numbers, scheme, seed], sort_keys=True)
+    own = {name: mark for name in (scheme, study.training.server) if (mark := fingerprint(name))}
+    return [fedpace.__version__, numbers, scheme, seed, own]
+
+
+def _key(identity: list[Any]) -> str:
+    text = json.dumps(identity, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
@@ -204,86 +204,51 @@ def _left_behind(path: Path) -> bool:
 
 def packed_run(study: Study, scheme: str, seed: int, outcome: Outcome) -> bytes:
     """Return a finished run as the bytes of a file; the same run gives the same bytes."""
-    rows = outcome.history.rows
     about: dict[str, Any] = {
+        "identity": _identity(study, scheme, seed),
         "study": study.model_dump(mode="json"),
-        "scheme": scheme,
-        "seed": seed,
-        "version": fedpace.__version__,
         "ended": outcome.state.ended,
-        "ratio": None if outcome.ratio is None else outcome.ratio._asdict(),
+        "notes": dict(outcome.notes),
         "beta_over_alpha": outcome.profile.beta_over_alpha,
     }
     arrays = {
         "about": np.array(json.dumps(about)),
-        "phase": np.array([row.phase for row in rows]),
-        **{name: np.array([getattr(row, name) for row in rows]) for name in NUMBERS},
-        **_lists(rows),
+        **packed_rows(outcome.history.rows),
         "profile_weights": outcome.profile.weights,
         "profile_times": outcome.profile.times,
         "profile_grad_norms": outcome.profile.grad_norms,
     }
-    if isinstance(outcome.design, WithReplacement):
-        arrays["q"] = outcome.design.q
+    q = getattr(outcome.design, "q", None)
+    if q is not None:
+        arrays["q"] = q
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
 
 
-def _lists(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
-    """Return the lists of all rows end to end, and where each row's begin.
-
-    Lists that are as long as `clients` share its offsets; empty ones are left out.
-    """
-    arrays: dict[str, NDArray[Any]] = {}
-    for name in LISTS:
-        lists = [getattr(row, name) for row in rows]
-        offsets = np.cumsum([0, *map(len, lists)])
-        if name == "clients":
-            arrays["offsets"] = offsets
-        elif offsets[-1] == 0:
-            continue
-        elif (offsets != arrays["offsets"]).any():
-            arrays[f"{name}-offsets"] = offsets
-        arrays[name] = np.concatenate(lists)
-    return arrays
-
-
-def _list(arrays: Mapping[str, NDArray[Any]], name: str, row: int) -> NDArray[Any]:
-    if name not in arrays:
-        return NOBODY if name in ("missing", "refused", "bytes_down", "bytes_up") else NOTHING
-    start, end = arrays.get(f"{name}-offsets", arrays["offsets"])[row : row + 2].tolist()
-    return arrays[name][start:end]
-
-
-def _unpacked(contents: bytes, key: str) -> Run:
+def _unpacked(contents: bytes, key: str) -> StoredRun:
     with np.load(io.BytesIO(contents), allow_pickle=False) as file:
         arrays = dict(file)
     about = json.loads(str(arrays["about"]))
-    # From what the file says, not through Study: later versions may know other fields.
-    if key != _key(about["version"], about["study"], about["scheme"], about["seed"]):
+    # What the file says, not what Study makes of it: later versions may know other fields.
+    if key != _key(about["identity"]):
         raise ValueError("it holds another run than its name says")
-    unknown = np.full(len(arrays["phase"]), np.nan)
-    columns = {name: arrays.get(name, unknown).tolist() for name in NUMBERS}
-    rows = []
-    for i, phase in enumerate(arrays["phase"]):
-        fields: dict[str, Any] = {name: columns[name][i] for name in NUMBERS}
-        fields |= {name: _list(arrays, name, i) for name in LISTS}
-        rows.append(Row(phase=str(phase), **fields))
+    version, _, scheme, seed, _ = about["identity"]
     profile = Profile(
         arrays["profile_weights"],
         arrays["profile_times"],
         arrays["profile_grad_norms"],
         about["beta_over_alpha"],
     )
-    return Run(
+    ratio = about["notes"].get(RATIO)
+    return StoredRun(
         study=Study.model_validate(about["study"]),
-        scheme=about["scheme"],
-        seed=about["seed"],
-        version=about["version"],
+        scheme=scheme,
+        seed=seed,
+        version=version,
         ended=about["ended"],
-        history=History(rows),
+        history=History(unpacked_rows(arrays)),
         q=arrays.get("q"),
         profile=profile,
-        ratio=None if about["ratio"] is None else RatioEstimate(**about["ratio"]),
+        ratio=None if ratio is None else RatioEstimate(**ratio),
     )

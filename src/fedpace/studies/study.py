@@ -84,18 +84,28 @@ class ModelSection(_Section):
 
 
 class DevicesSection(_Section):
-    """How fast they are: see fedpace.times."""
+    """How fast they are: see fedpace.times.
+
+    Where they are not `known`, the server must learn their usual times as it trains. `period` and
+    `spell` are in seconds.
+    """
 
     times: str = "exponential:1"
+    known: bool = True
     noise: AtLeastZero = 0.0
     drift: AtLeastZero = 0.0
     period: Positive = 100.0
     busy: Annotated[float, Field(ge=0, lt=1)] = 0.0
     busy_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 10.0
+    spell: Positive = 10.0
 
 
 class TrainingSection(_Section):
-    """How they train. `schedule` is inverse:RATE, constant:RATE or bound:MU:GAMMA."""
+    """How they train.
+
+    `schedule` is inverse:RATE, constant:RATE or bound:MU:GAMMA. `server` makes the next model of
+    the replies: average, adam:RATE, yogi:RATE, or file.py:name.
+    """
 
     k: Count = 10
     local_steps: Count = 50
@@ -103,22 +113,27 @@ class TrainingSection(_Section):
     schedule: str = "inverse:0.1"
     weight_decay: AtLeastZero = 0.0
     clip: Positive | None = None
+    server: str = "average"
 
 
 class SamplingSection(_Section):
     """What the optimising schemes may do.
 
-    `c_over_s0` sets c = β/α in units of S_0 = (Σ p_i G_i)²; without it c is estimated. `oracle`
-    gives the gradient norms of a whole earlier run instead of pilots.
+    `c_over_s0` sets c = β/α in units of S_0 = (Σ p_i G_i)²; without it c is estimated. `warm_up`
+    learns from this many rounds of weighted sampling that are kept, instead of two pilots. After
+    every `refresh` rounds the probabilities are solved for again. `oracle` gives the gradient
+    norms of a whole earlier run instead of pilots.
     """
 
     max_weight: Positive | None = None
     c_over_s0: AtLeastZero | None = None
+    warm_up: Count | None = None
+    refresh: Count | None = None
     oracle: bool = False
 
 
 class PilotsSection(_Section):
-    """Until when the two pilots of Algorithm 2 run."""
+    """Until when the two pilots of Algorithm 2 run; without this section there is a warm-up."""
 
     thresholds: Annotated[tuple[Finite, ...], Field(min_length=1)]
     rounds: Count
@@ -167,7 +182,7 @@ class Study(_Section):
     devices: DevicesSection = DevicesSection()
     training: TrainingSection = TrainingSection()
     sampling: SamplingSection = SamplingSection()
-    pilots: PilotsSection
+    pilots: PilotsSection | None = None
     stop: StopSection
     network: NetworkSection | None = None
     paper: dict[str, float] = {}

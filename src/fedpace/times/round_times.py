@@ -1,33 +1,50 @@
-"""How long a round of each client lasts, round by round."""
+"""How long a task of each client lasts, and who is there, at a time of the clock."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, IntArray, positive_column
 from fedpace.errors import InputError
 from fedpace.seeds import Seeds
 
 
+class Presence(NamedTuple):
+    """Who can be drawn, and after how many seconds of waiting.
+
+    `clients` has one truth value per client; None means everyone.
+    """
+
+    clients: NDArray[np.bool_] | None = None
+    waited: float = 0.0
+
+
+EVERYONE = Presence()
+
+
 class RoundTimes(Protocol):
-    """Seconds per client and round."""
+    """How fast each client is, and when it is there; all by the clock of the run."""
 
     @property
     def usual(self) -> FloatArray:
-        """What is known of each client beforehand: its time without the ups and downs."""
+        """The seconds that each client takes without noise, drift and busy spells."""
 
-    def at(self, round_index: int, clients: IntArray) -> FloatArray:
-        """Return the seconds that these clients take in this round."""
+    def at(self, seconds: float, clients: IntArray, *, round_index: int) -> FloatArray:
+        """Return the seconds that these clients take for a task that they get at `seconds`."""
+
+    def present(self, seconds: float) -> Presence:
+        """Return who is there at `seconds`, or the first to come and how long that takes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Steady:
-    """The same time every round.
+    """The same time in every round; everyone is always there.
 
-    >>> Steady(np.array([1.0, 2.0, 4.0])).at(7, np.array([2, 0]))
+    >>> Steady(np.array([1.0, 2.0, 4.0])).at(60.0, np.array([2, 0]), round_index=7)
     array([4., 1.])
     """
 
@@ -36,35 +53,42 @@ class Steady:
     def __post_init__(self) -> None:
         object.__setattr__(self, "usual", positive_column("times", self.usual))
 
-    def at(self, round_index: int, clients: IntArray) -> FloatArray:  # noqa: ARG002
+    def at(self, seconds: float, clients: IntArray, *, round_index: int) -> FloatArray:  # noqa: ARG002
         """Return the usual times."""
         return self.usual[clients]
+
+    def present(self, seconds: float) -> Presence:  # noqa: ARG002
+        """Return everyone."""
+        return EVERYONE
 
 
 @dataclass(frozen=True, eq=False)
 class Varying:
-    """Steady times with per-round noise, slow drift, and spells of being busy.
+    """Steady times with noise, slow drift, and spells of being busy; everyone is always there.
 
-    In round r client i takes t_i · exp(σ z − σ²/2) · exp(d sin(2π (r/P + φ_i))) · (b if busy), with
-    z standard normal. The noise has mean 1; the drift's phase φ_i differs between clients.
+    A task that client i gets at s seconds takes
+    t_i · exp(σ z − σ²/2) · exp(d sin(2π (s/P + φ_i))) · (b if busy), with z standard normal and
+    drawn for each task. The noise has mean 1. The phase φ_i differs between clients.
 
     Parameters
     ----------
     usual : array of N, seconds
         t_i.
     seeds : Seeds
-        The noise of a round and client depends on these alone, in whatever order it is asked for.
+        Noise and spells depend on these alone, in whatever order they are asked for.
     noise : float ≥ 0
         σ, the standard deviation of the logarithm.
     drift, period : float ≥ 0, float > 0
-        d and P in rounds: over a period the time swings by factors exp(±d).
+        d, and P in seconds: over a period the time swings by factors exp(±d).
     busy, busy_factor : float in [0, 1), float ≥ 1
-        Share of rounds in which a client is busy with something else, and how much slower it is.
+        Share of its spells in which a client is busy, and how much slower it is then.
+    spell : float > 0
+        Seconds that a client stays busy, or free.
 
     Examples
     --------
     >>> times = Varying(np.array([1.0, 2.0]), Seeds(0))  # nothing varies
-    >>> times.at(3, np.array([1]))
+    >>> times.at(3.0, np.array([1]), round_index=3)
     array([2.])
     """
 
@@ -75,6 +99,7 @@ class Varying:
     period: float = 100.0
     busy: float = 0.0
     busy_factor: float = 10.0
+    spell: float = 10.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "usual", positive_column("times", self.usual))
@@ -84,22 +109,32 @@ class Varying:
             ("period", 0 < self.period < np.inf, "be positive"),
             ("busy", 0 <= self.busy < 1, "be at least 0 and below 1"),
             ("busy_factor", 1 <= self.busy_factor < np.inf, "be at least 1"),
+            ("spell", 0 < self.spell < np.inf, "be positive"),
         ):
             if not fine:
                 value = getattr(self, name)
                 raise InputError(f"{name} must {condition}, got {value}; see Varying")
 
-    def at(self, round_index: int, clients: IntArray) -> FloatArray:
-        """Return this round's times of these clients only: O(K), not O(N)."""
-        factors = np.array([self._factor(round_index, int(client)) for client in clients])
-        times: FloatArray = self.usual[clients] * factors
+    def at(self, seconds: float, clients: IntArray, *, round_index: int) -> FloatArray:
+        """Return the times of these clients only: O(K), not O(N)."""
+        factors = [self._factor(seconds, int(client), round_index) for client in clients]
+        times: FloatArray = self.usual[clients] * np.array(factors)
         return times
 
-    def _factor(self, round_index: int, client: int) -> float:
-        rng = self.seeds.stream("time", round_index, client)
-        phase = self.seeds.stream("time-phase", client).random() if self.drift else 0.0
-        log = self.noise * rng.standard_normal() - self.noise**2 / 2
-        log += self.drift * np.sin(2 * np.pi * (round_index / self.period + phase))
-        if rng.random() < self.busy:
-            log += np.log(self.busy_factor)
+    def present(self, seconds: float) -> Presence:  # noqa: ARG002
+        """Return everyone."""
+        return EVERYONE
+
+    def _factor(self, seconds: float, client: int, round_index: int) -> float:
+        log = 0.0
+        if self.noise:
+            z = self.seeds.stream("time", round_index, client).standard_normal()
+            log += self.noise * z - self.noise**2 / 2
+        phase = self.seeds.stream("time-phase", client).random()
+        if self.drift:
+            log += self.drift * np.sin(2 * np.pi * (seconds / self.period + phase))
+        if self.busy:
+            spell = int(seconds / self.spell + phase)
+            if self.seeds.stream("time-busy", spell, client).random() < self.busy:
+                log += np.log(self.busy_factor)
         return float(np.exp(log))

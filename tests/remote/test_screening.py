@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpace.rounds.screening import BadReplyError, Border
+from fedpace.remote.screening import BadReplyError, Border
 
 FINE = np.array([3.0, 4.0])
 

@@ -40,7 +40,7 @@ class Border:
     >>> border = Border()
     >>> border.update(0, np.array([1.0, np.nan]), length=2)
     Traceback (most recent call last):
-    fedpace.rounds.screening.BadReplyError: the update is not finite
+    fedpace.remote.screening.BadReplyError: the update is not finite
     """
 
     def __init__(self) -> None:

@@ -1,0 +1,113 @@
+"""What any sampler must keep to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedpace.checks import IntArray
+from fedpace.conformance.saying import must
+from fedpace.rounds.rows import Row
+from fedpace.rounds.sampler import Known, Sampler, phase_of, plan_of
+from fedpace.rounds.state import packed, unpacked
+
+ROUNDS = 40
+
+
+def check_sampler(make: Callable[[], Sampler], *, n: int = 6, seed: int = 0) -> None:
+    """Let a sampler see made-up rounds, and raise AssertionError where it breaks a rule.
+
+    The rules: its state can be stored, and is all that a design depends on besides what is known;
+    it bears clients that do not answer, numbers that nobody reported, clients that are away, and
+    clients that come later; it always returns a design for somebody who is there.
+
+    Parameters
+    ----------
+    make : callable
+        Returns a sampler; called twice, for a run and for the same run resumed.
+    n : int ≥ 4
+        Clients at the start; more come later.
+    seed : int
+        Of the made-up rounds.
+
+    Examples
+    --------
+    >>> from fedpace import SCHEMES, Solve
+    >>> check_sampler(lambda: Solve(SCHEMES["optimal-mean"], k=3, warm_up=5, refresh=4))
+    """
+    rng = np.random.default_rng(seed)
+    sampler = make()
+    state = sampler.init(n)
+    state = sampler.observe(state, _row(sampler, state, 0, np.empty(0, dtype=np.int64), rng))
+    for index in range(1, ROUNDS):
+        known = _known(n + (index > ROUNDS // 2), index, rng)
+        state = _stored(state, index)
+        clients = _drawn(sampler, state, known, index)
+        again = _drawn(make(), _stored(state, index), known, index)
+        must(
+            np.array_equal(clients, again),
+            f"round {index}: the same state must give the same draw in a sampler made anew; keep "
+            "in the state whatever the design depends on",
+        )
+        state = sampler.observe(state, _row(sampler, state, index, clients, rng))
+
+
+def _stored(state: Any, index: int) -> Any:
+    """Return a state as it is after a checkpoint was written and read."""
+    try:
+        return unpacked({name: array.copy() for name, array in packed(state).items()})
+    except ValueError as error:
+        raise AssertionError(f"round {index}: the state must be storable: {error}") from None
+
+
+def _known(n: int, index: int, rng: np.random.Generator) -> Known:
+    """Return what is known in a round: in some everyone is there, in some few, at least one."""
+    weights = np.arange(1.0, n + 1)
+    present = None if index % 3 == 0 else rng.random(n) < 0.5
+    if present is not None:
+        present[rng.integers(n)] = True
+    times = None if index % 2 else np.linspace(1.0, 3.0, n)
+    return Known(weights / weights.sum(), times, present, index - 1, 2.0 * index)
+
+
+def _drawn(sampler: Sampler, state: Any, known: Known, index: int) -> IntArray:
+    design = plan_of(sampler, state, known).design
+    must(design.n <= known.n, f"round {index}: a design must not know more clients than there are")
+    rng = np.random.default_rng(index)
+    if known.present is None or known.present.all():
+        return design.draw(rng).clients
+    must(
+        bool(known.present[: design.n].any()),
+        f"round {index}: the design must know somebody who is present; solve again if nobody is",
+    )
+    return design.among(known.present).draw(rng).clients
+
+
+def _row(
+    sampler: Sampler, state: Any, index: int, drawn: IntArray, rng: np.random.Generator
+) -> Row:
+    """Make up a round: now and then nobody answers, somebody is missing, or reports no norm."""
+    answers = rng.random(drawn.size) < (0.0 if index % 7 == 0 else 0.8)
+    clients = drawn[answers]
+    norms = rng.exponential(1.0, clients.size)
+    if index % 5 == 0:
+        norms[:] = math.nan
+    phase = phase_of(sampler, state)
+    row = Row(
+        phase.name,
+        index,
+        2.0 * index,
+        3.0 / (1 + index),
+        0.5,
+        math.nan,
+        2.0,
+        clients,
+        rng.random(clients.size),
+        0.5 + rng.random(clients.size),
+        norms,
+        missing=drawn[~answers],
+    )
+    return row if phase.until is None else row._replace(ended=phase.until.reason(row))

@@ -1,0 +1,157 @@
+"""Find what a name stands for: something of fedpace's, of a package's, or of a user's own."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fedpace.errors import InputError, nearest
+
+# The text of files that are not on this machine, by the name that they were given with.
+_sources: dict[str, str] = {}
+
+
+def found(name: object, known: Mapping[str, Any], *, argument: str, group: str) -> Any:
+    """Return what a name stands for.
+
+    Parameters
+    ----------
+    name : str
+        One of `known`, one that an installed package gives to the entry-point group, or
+        `module:name` or `file.py:name` for your own.
+    known : mapping
+        What comes with fedpace.
+    argument : str
+        What the name was given for; errors begin with it.
+    group : str
+        The group of entry points.
+
+    Examples
+    --------
+    >>> found("one", {"one": 1}, argument="number", group="fedpace.numbers")
+    1
+    >>> found("math:cos", {}, argument="number", group="fedpace.numbers")(0)
+    1.0
+    """
+    if not isinstance(name, str):
+        raise InputError(f"{argument} must be a name, got {name!r:.60}; {nearest('', known)}")
+    if name in known:
+        return known[name]
+    place, colon, attribute = name.rpartition(":")
+    if colon:
+        return _attribute(_module(place, name, argument), attribute, name, argument)
+    entries = {entry.name: entry for entry in entry_points(group=group)}
+    if name in entries:
+        entry = entries[name]
+        return _attribute(_module(entry.module, name, argument), entry.attr, name, argument)
+    raise InputError(
+        f"{argument} must be a known name, module:name or file.py:name, got '{name}'; "
+        f"{nearest(name, [*known, *entries])}"
+    )
+
+
+def sources(names: Iterable[str]) -> dict[str, str]:
+    """Return the text of the files that these names refer to, for another machine."""
+    return {file: _text(file, file, "file") for name in names if (file := _file(name))}
+
+
+def provide(texts: Mapping[str, str]) -> None:
+    """Use these texts instead of files, which another machine may not have."""
+    _sources.update(texts)
+
+
+def fingerprint(name: str) -> str | None:
+    """Return a hash of the file that a name refers to; None for one that refers to no file."""
+    file = _file(name)
+    return None if file is None else _hash(_text(file, name, "file"))
+
+
+def _file(name: str) -> str | None:
+    place = name.rpartition(":")[0]
+    return place if place.endswith(".py") else None
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _text(file: str, name: str, argument: str) -> str:
+    if file in _sources:
+        return _sources[file]
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(
+            f"{argument} must be in a file that can be read, got '{name}': {reason}; give its path"
+        ) from None
+
+
+def _module(place: str, name: str, argument: str) -> ModuleType:
+    """Import a module by its name, or a file by its path."""
+    is_file = place.endswith(".py")
+    text = _text(place, name, argument) if is_file else ""
+    try:
+        with _importable(Path(place).parent if is_file else Path()):
+            return _run(place, text) if is_file else importlib.import_module(place)
+    except Exception as error:  # whatever a user's file raises; they want to know where
+        raise InputError(
+            f"{argument} must be in a module that can be imported, got '{name}': "
+            f"{_where(error)}{type(error).__name__}: {error}; mend it, or give another"
+        ) from None
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """Let modules in this folder be imported too, as Python does for a script."""
+    before, sys.path[:] = sys.path[:], [str(folder.resolve()), *sys.path]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def _run(file: str, text: str) -> ModuleType:
+    """Run a file's text as a module; the same text is not run again."""
+    name = f"fedpace_own_{_hash(file + text)}"
+    if name in sys.modules:
+        return sys.modules[name]
+    module = ModuleType(name)
+    module.__file__ = file
+    sys.modules[name] = module  # dataclasses look for it there
+    try:
+        exec(compile(text, file, "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _where(error: Exception) -> str:
+    """Return file and line of an error, where it has one."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}: "
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        each for each in frames if "importlib" not in each.filename and each.filename != __file__
+    ]
+    return f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
+
+
+def _attribute(module: ModuleType, attribute: str, name: str, argument: str) -> Any:
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        there = [each for each in vars(module) if not each.startswith("_")]
+        raise InputError(
+            f"{argument} must be defined in its module, got '{name}'; {nearest(attribute, there)}"
+        ) from None

@@ -1,0 +1,1 @@
+"""What devices and Flower share: who is who, what replies say, waiting for clients."""

@@ -1,0 +1,103 @@
+"""What happened in a round, and how that is written to a file: one codec for all files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.checks import FloatArray, IntArray
+from fedpace.rounds.backend import NOBODY, NOTHING
+
+
+class Row(NamedTuple):
+    """The state after a round; row 0 is the initial model.
+
+    `seconds` counts from the start of training, `round_seconds` is how long this round lasted,
+    `waiting_seconds` how long it waited for clients before the draw. The arrays have one entry
+    per client that answered; `weights` are those its update got. What a network tells is NaN or
+    empty where there is none: `loss_estimate` is Σ weights_i F_i(w) from the answering clients'
+    own `losses`, at the model that the round began with. `missing` were drawn and did not answer;
+    of `refused`, among them, a reply came that was not accepted. `ended` says why training, or
+    its phase, ended with this round.
+
+    Where the global loss was not evaluated, `loss` is the estimate and `accuracy` is NaN.
+
+    A new column is added here, and filled in `fedpace.rounds.run`: the files follow.
+    """
+
+    phase: str
+    round: int
+    seconds: float
+    loss: float
+    accuracy: float
+    expected_round_seconds: float
+    round_seconds: float
+    clients: IntArray
+    weights: FloatArray
+    client_seconds: FloatArray
+    grad_norms: FloatArray
+    loss_estimate: float = math.nan
+    losses: FloatArray = NOTHING
+    computing_seconds: FloatArray = NOTHING
+    bytes_down: IntArray = NOBODY
+    bytes_up: IntArray = NOBODY
+    missing: IntArray = NOBODY
+    refused: IntArray = NOBODY
+    waiting_seconds: float = 0.0
+    ended: str = ""
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether the model was evaluated, so that `loss` is not the estimate."""
+        unknown = math.isnan(self.loss) or self.loss == self.loss_estimate
+        return not (unknown and math.isnan(self.accuracy))
+
+    @property
+    def grad_spread(self) -> float:
+        """Largest over smallest gradient norm measured in this round; NaN without clients."""
+        if self.grad_norms.size == 0 or self.grad_norms.min() <= 0:
+            return math.nan
+        return float(self.grad_norms.max() / self.grad_norms.min())
+
+
+_TYPES = get_type_hints(Row)
+LISTS = tuple(name for name in Row._fields if _TYPES[name] in (FloatArray, IntArray))
+SCALARS = tuple(name for name in Row._fields if name not in LISTS)
+
+
+def packed_rows(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
+    """Return the rows as arrays: one per number, and lists end to end with where each begins.
+
+    Lists that are as long as `clients` share its offsets; empty ones are left out.
+    """
+    arrays = {name: np.array([getattr(row, name) for row in rows]) for name in SCALARS}
+    for name in ("clients", *LISTS):
+        lists = [getattr(row, name) for row in rows]
+        offsets = np.cumsum([0, *map(len, lists)])
+        if name == "clients":
+            arrays["offsets"] = offsets
+        elif offsets[-1] == 0:
+            continue
+        elif (offsets != arrays["offsets"]).any():
+            arrays[f"{name}-offsets"] = offsets
+        arrays[name] = np.concatenate(lists)
+    return arrays
+
+
+def unpacked_rows(arrays: Mapping[str, NDArray[Any]]) -> list[Row]:
+    """Return the rows again; a column that the file does not know has its default."""
+    count = len(arrays["phase"])
+    scalars = {name: arrays[name].tolist() for name in SCALARS if name in arrays}
+    columns: dict[str, list[Any]] = scalars | {
+        name: _lists(arrays, name, count) for name in LISTS if name in arrays
+    }
+    return [Row(**{name: column[i] for name, column in columns.items()}) for i in range(count)]
+
+
+def _lists(arrays: Mapping[str, NDArray[Any]], name: str, count: int) -> list[NDArray[Any]]:
+    offsets = arrays.get(f"{name}-offsets", arrays["offsets"]).tolist()
+    return [arrays[name][offsets[i] : offsets[i + 1]] for i in range(count)]
