@@ -174,9 +174,9 @@ def test_counts_may_be_any_kind_of_integer(k: Any) -> None:
 @pytest.mark.parametrize(
     ("k", "message"),
     [
-        (0, "k must be at least 1, got 0; give the clients per round"),
-        (-3, "k must be at least 1, got -3; give the clients per round"),
-        (10**12 + 1, "k must be at most 1,000,000,000,000, got 1000000000001; give the clients"),
+        (0, "k must be at least 1, got 0; give 1 or more"),
+        (-3, "k must be at least 1, got -3; give 1 or more"),
+        (10**12 + 1, "k must be at most 1,000,000,000,000, got 1000000000001; give fewer"),
         (2.0, "k must be an integer, got 2.0; give 1 or more"),
         ("2", "k must be an integer, got '2'; give 1 or more"),
         (None, "k must be an integer, got None; give 1 or more"),

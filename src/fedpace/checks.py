@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -26,13 +27,9 @@ LARGEST_COUNT = 10**12
 def shares(weights: ArrayLike) -> FloatArray:
     """Return weights p_i as a vector that cannot be changed and sums to 1 to all digits."""
     p = positive_column("weights", weights)
-    total = float(p.sum())
-    if abs(total - 1) > SUM_TOLERANCE:
-        raise InputError(
-            f"weights must sum to 1, got a sum of {total:.9g}; "
-            "divide by the sum, or give sample counts to Profile.from_samples"
-        )
-    p /= total
+    p /= sum_to_one(
+        "weights", p, "divide by the sum, or give sample counts to Profile.from_samples"
+    )
     p.setflags(write=False)
     return p
 
@@ -81,13 +78,20 @@ def probabilities(q: ArrayLike, n: int) -> FloatArray:
             "give arrays of equal length"
         )
     refuse_first("q", array, array < 0, "be at least 0", "give probabilities")
-    if abs(total := float(array.sum()) - 1) > SUM_TOLERANCE:
-        raise InputError(f"q must sum to 1, got a sum of {1 + total:.9g}; divide by the sum")
+    sum_to_one("q", array, "divide by the sum")
     return array
 
 
+def sum_to_one(name: str, array: FloatArray, remedy: str) -> float:
+    """Return the sum, which is 1 up to rounding."""
+    total = float(array.sum())
+    if abs(total - 1) > SUM_TOLERANCE:
+        raise InputError(f"{name} must sum to 1, got a sum of {total:.9g}; {remedy}")
+    return total
+
+
 def positive_count(
-    name: str, value: object, remedy: str = "give the clients per round", most: int = LARGEST_COUNT
+    name: str, value: object, remedy: str | None = None, most: int = LARGEST_COUNT
 ) -> int:
     """Return an integer from 1 to `most`.
 
@@ -101,9 +105,9 @@ def positive_count(
     except TypeError:
         raise InputError(f"{name} must be an integer, got {value!r}; give 1 or more") from None
     if count < 1:
-        raise InputError(f"{name} must be at least 1, got {count}; {remedy}")
+        raise InputError(f"{name} must be at least 1, got {count}; {remedy or 'give 1 or more'}")
     if count > most:
-        raise InputError(f"{name} must be at most {most:,}, got {count}; {remedy}")
+        raise InputError(f"{name} must be at most {most:,}, got {count}; {remedy or 'give fewer'}")
     return count
 
 
@@ -118,8 +122,13 @@ def refuse_first(
         )
 
 
-def refuse_wide(name: str, array: FloatArray) -> None:
-    """Raise where positive entries are too large, too small or too far apart for float64."""
+def refuse_wide(
+    name: str, array: FloatArray, place: Callable[[int], str] = "client {}".format
+) -> None:
+    """Raise where positive entries are too large, too small or too far apart for float64.
+
+    `place` says where an entry stands.
+    """
     positive = array > 0
     smallest = int(np.argmin(np.where(positive, array, np.inf)))
     largest = int(np.argmax(array))
@@ -130,10 +139,10 @@ def refuse_wide(name: str, array: FloatArray) -> None:
         client, value = (largest, high) if high > LARGEST else (smallest, low)
         raise InputError(
             f"{name} must lie between {1 / LARGEST:g} and {LARGEST:g}, got {value:g} "
-            f"for client {client}; check the unit"
+            f"for {place(client)}; check the unit"
         )
     if low < high / WIDEST_SPAN:
         raise InputError(
             f"{name} must lie within a factor of {WIDEST_SPAN:g} of each other, got {low:g} "
-            f"for client {smallest} and {high:g} for client {largest}; check the units"
+            f"for {place(smallest)} and {high:g} for {place(largest)}; check the units"
         )

@@ -5,7 +5,6 @@ Columns `time` (seconds), `grad_norm`, and either `samples` or `weight`; optiona
 
 import csv
 import io
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.checks import FloatArray
+from fedpace.checks import FloatArray, refuse_wide, sum_to_one
 from fedpace.errors import InputError, listed, nearest
 from fedpace.files import write_text
 from fedpace.profile import Profile
@@ -28,15 +27,6 @@ REMEDY = {
     "time": "measure a round of this client, in seconds",
     "grad_norm": "use the mean over clients where it was not measured",
 }
-
-
-ARGUMENTS = {
-    "weights": "weight",
-    "samples": "samples",
-    "times": "time",
-    "grad_norms": "grad_norm",
-}
-SUM_REMEDY = "give sample counts in a column 'samples' instead"
 
 
 class Clients(NamedTuple):
@@ -57,17 +47,14 @@ def read_clients(path: Path) -> Clients:
 
 
 def _profile(path: Path, numbers: dict[str, FloatArray], lines: list[int]) -> Profile:
-    """Make the profile; what it refuses is said in terms of the file's rows and columns."""
-    try:
-        if "samples" in numbers:
-            return Profile.from_samples(numbers["samples"], numbers["time"], numbers["grad_norm"])
-        return Profile(numbers["weight"], numbers["time"], numbers["grad_norm"])
-    except InputError as error:
-        text = re.sub(r"client (\d+)", lambda found: f"row {lines[int(found[1])]}", str(error))
-        for argument, column in ARGUMENTS.items():
-            text = re.sub(rf"\b{argument}\b", f"column '{column}'", text)
-        text = text.replace("give sample counts to Profile.from_samples", SUM_REMEDY)
-        raise InputError(f"{path}: {text}") from None
+    """Make the profile; what it would refuse is said in terms of the file's rows and columns."""
+    for name, values in numbers.items():
+        refuse_wide(f"{path}: column '{name}'", values, lambda row: f"row {lines[row]}")
+    if "samples" in numbers:
+        return Profile.from_samples(numbers["samples"], numbers["time"], numbers["grad_norm"])
+    remedy = "divide by the sum, or give sample counts in a column 'samples' instead"
+    sum_to_one(f"{path}: column 'weight'", numbers["weight"], remedy)
+    return Profile(numbers["weight"], numbers["time"], numbers["grad_norm"])
 
 
 def write_probabilities(

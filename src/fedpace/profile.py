@@ -102,27 +102,36 @@ class Profile:
         """
         return self.weights * stand_in(self.grad_norms)
 
-    def _checked_ratio(self, ratio: float | None) -> float:
+    def with_ratio(self, beta_over_alpha: float, name: str = "beta_over_alpha") -> Profile:
+        """Return the same fleet with another c; `name` is what an error calls it."""
+        ratio = self._checked_ratio(beta_over_alpha, name)
+        return Profile(self.weights, self.times, self.grad_norms, ratio)
+
+    def _checked_ratio(self, ratio: float | None, name: str = "beta_over_alpha") -> float:
         least_variance = float(self.importance.sum()) ** 2
         if ratio is None:
             return least_variance
-        try:
-            ratio = float(ratio)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InputError(
-                f"beta_over_alpha must be a number, got {ratio!r:.60}; {error}"
-            ) from None
-        if not (math.isfinite(ratio) and ratio >= 0):
-            raise InputError(
-                f"beta_over_alpha must be finite and at least 0, got {ratio:g}; "
-                "leave it out for the default (Σ p_i G_i)²"
-            )
+        ratio = finite_ratio(name, ratio)
         if ratio > WIDEST_SPAN * least_variance:
             raise InputError(
-                f"beta_over_alpha must be at most {WIDEST_SPAN:g} times (Σ p_i G_i)² = "
-                f"{least_variance:.3g}, got {ratio:g}; check the unit of grad_norms"
+                f"{name} must be at most {WIDEST_SPAN:g} times (Σ p_i G_i)² = "
+                f"{least_variance:.3g}, got {ratio:g}; check the unit of the gradient norms"
             )
         return ratio
+
+
+def finite_ratio(name: str, ratio: float) -> float:
+    """Return c = β/α as a finite number of at least 0, or say what is wrong with it."""
+    try:
+        ratio = float(ratio)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{name} must be a number, got {ratio!r:.60}; {error}") from None
+    if not (math.isfinite(ratio) and ratio >= 0):
+        raise InputError(
+            f"{name} must be finite and at least 0, got {ratio:g}; "
+            "leave it out for the default (Σ p_i G_i)²"
+        )
+    return ratio
 
 
 def stand_in(grad_norms: FloatArray) -> FloatArray:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fedpace.cli import main
 from fedpace.lab.down import left_of
 from fedpace.studies.store import Store, StoredRun
+from tests.cli.calling import Done, command, run
 
 # Twenty kilobytes of model: enough packets for a link to be shaped.
 SETUP = """
@@ -67,26 +65,17 @@ def lab_name(part: str) -> str:
     return f"{part}-{os.getpid()}"
 
 
-def lab(*args: object) -> subprocess.CompletedProcess[str]:
+def lab(*args: object) -> Done:
     """Run `fedpace lab` in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        patch.setattr(sys, "argv", ["fedpace", "lab", *map(str, args)])
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "100")
-        with pytest.raises(SystemExit) as ended:
-            main()
-    assert isinstance(ended.value.code, int)
-    return subprocess.CompletedProcess((), ended.value.code, out.getvalue(), err.getvalue())
+        return run("lab", *args)
 
 
 def begin(*args: object) -> subprocess.Popen[str]:
     """Start `fedpace lab` in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "fedpace", "lab", *map(str, args)],
+        command("lab", *args),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -96,7 +96,7 @@ def test_ctrl_c_leaves_the_state_and_says_so(four: Up, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     done = finished(process)
     assert done.returncode == 130
-    assert "the same command goes on from there" in done.stderr
+    assert "the same command continues from there" in done.stderr
     assert rounds_done(tmp_path) >= 2
 
 
@@ -196,7 +196,7 @@ def test_ctrl_c_while_a_lab_comes_up_takes_it_down(tmp_path: Path) -> None:
 def test_down_of_nothing_is_no_error(tmp_path: Path) -> None:
     done = lab("down", "--name", lab_name("nothing"), "--state", tmp_path)
     assert done.returncode == 0
-    assert "There is nothing" in done.stdout
+    assert "there is no lab" in done.stdout
 
 
 def test_down_leaves_folders_that_are_no_labs(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import click
 import pytest
 import typer
 
+from fedpace.cli import lab_app
 from fedpace.report.page import page
 from fedpace.report.rerun import NO_COMMAND, command, overrides, toml
 from fedpace.report.setups import Setup, setups_of
@@ -119,8 +120,7 @@ def test_a_federation_has_no_command_but_a_sentence() -> None:
 
 
 def test_the_options_of_measured_runs_are_those_of_the_lab() -> None:
-    lab = pytest.importorskip("fedpace.cli_lab", reason="needs the lab")
-    app = typer.main.get_command(lab.lab_app)
+    app = typer.main.get_command(lab_app)
     assert isinstance(app, click.Group)
     known = {
         name: {option for parameter in each.params for option in parameter.opts}

@@ -13,6 +13,7 @@ from fedpace.estimation.adaptive import Pilots, WarmUp
 from fedpace.flower.exchange import WALL, Clock
 from fedpace.rounds.schedules import Schedule
 from fedpace.sampling.schemes import SCHEMES, WITHOUT_PILOTS
+from fedpace.sampling.solution import check_cap
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,8 @@ class Settings:
         positive_count(
             "pilots.rounds", self.pilots.rounds, "give WarmUp(10), or a scheme that learns nothing"
         )
-        if self.max_weight is not None and not self.max_weight * self.k >= 1 - 1e-9:
-            raise InputError(
-                f"max_weight must be at least 1/k = {1 / self.k:g}, got {self.max_weight:g}; "
-                "the weights of K clients sum to 1 on average: raise it or k"
-            )
+        if self.max_weight is not None:
+            check_cap("max_weight", self.max_weight, self.k)
         if self.scheme not in SCHEMES:
             hint = nearest(self.scheme, SCHEMES)
             raise InputError(f"scheme must be a known name, got '{self.scheme}'; {hint}")

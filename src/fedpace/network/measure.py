@@ -146,7 +146,7 @@ def write_times(study: Study, jobs: Sequence[Job], directory: Path, clients: int
     `fedpace run SETUP --set 'devices.times="file:DIR/times.txt"'` then predicts these runs.
     """
     keys = {run_key(study, *job) for job in jobs}
-    runs = [run.history.rows for key, run in Store(directory).keyed_runs() if key in keys]
+    runs = [run.history.rows for run in Store(directory).runs(keys=keys)]
     path = directory / TIMES
     write_text(path, "".join(f"{seconds:.6f}\n" for seconds in usual_seconds(runs, clients)))
     return path

@@ -1,6 +1,10 @@
 """Tables for the terminal, with Rich."""
 
+from __future__ import annotations
+
+import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich import box
@@ -12,6 +16,9 @@ from rich.text import Text
 from fedpace.clients_file import Clients
 from fedpace.sampling.design import WithReplacement
 from fedpace.sampling.plan import Prediction
+
+if TYPE_CHECKING:
+    from fedpace.report.summary import Interval, Summary
 
 
 def schemes_table(rows: Sequence[Prediction], *, k: int) -> Table:
@@ -62,6 +69,18 @@ def clients_table(clients: Clients, design: WithReplacement, *, scheme: str, sho
     return table
 
 
+def runs_table(summary: Summary) -> Table:
+    """Show the seconds to the target of each scheme."""
+    table = _table(f"Seconds to {summary.target}")
+    table.add_column("scheme")
+    for title in ("runs", "reached\ntarget", "mean seconds\nto target", "ratio to\noptimal-mean"):
+        table.add_column(title, justify="right")
+    for row in summary.rows:
+        seconds, ratio = _number(row.seconds, ".1f"), _number(row.to_proposed, ".2f")
+        table.add_row(row.scheme, str(row.runs), str(row.reached), seconds, ratio)
+    return table
+
+
 def plan_tables(rows: Sequence[Prediction], *, k: int) -> list[Table]:
     """Show the predicted time, the expected round time and the variance term, K by scheme."""
     return [
@@ -104,6 +123,13 @@ def _by_k(
             texts.append(f"[bold]{text} *[/bold]" if mark_best and row is best else text)
         table.add_row(f"{k:,}", *texts)
     return table
+
+
+def _number(value: Interval, form: str) -> str:
+    """Return "≥ 12.3" where runs that never got there would make it larger, "–" for nothing."""
+    if math.isnan(value.value):
+        return "–"
+    return f"{value.bound} {value.value:{form}}".strip()
 
 
 def _table(title: str) -> Table:

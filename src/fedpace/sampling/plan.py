@@ -1,7 +1,7 @@
 """What each scheme is predicted to cost, for one K or for many."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedpace.checks import positive_count
 from fedpace.profile import Profile
@@ -23,6 +23,10 @@ class Prediction(NamedTuple):
     variance_term: float
     largest_weight: float
     relative_time: float
+
+    def numbers(self) -> dict[str, Any]:
+        """Return every field by its name, but not the design."""
+        return {name: value for name, value in self._asdict().items() if name != "design"}
 
 
 def plan(

@@ -48,12 +48,17 @@ def weight_floors(profile: Profile, k: int, max_weight: float | None) -> FloatAr
     """Return the least probabilities p_i / (K w_max) that keep p_i / (K q_i) ≤ w_max."""
     if max_weight is None:
         return None
+    check_cap("max_weight", max_weight, k)
+    return profile.weights / (k * max_weight)
+
+
+def check_cap(name: str, max_weight: float, k: int) -> None:
+    """Refuse a cap below 1/K, which no probabilities can keep."""
     if not max_weight >= (1 - NOTHING_LEFT) / k:
         raise InputError(
-            f"max_weight must be at least 1/k = {1 / k:g}, got {max_weight:g}; "
+            f"{name} must be at least 1/k = {1 / k:g}, got {max_weight:g}; "
             "the weights of K clients sum to 1 on average"
         )
-    return profile.weights / (k * max_weight)
 
 
 def residual(

@@ -61,6 +61,7 @@ def run_study(
     processes: int | None = None,
     scheduler: str | None = None,
     spread: Spread = "runs",
+    jobs: Sequence[Job] | None = None,
     progress: Callable[[Standing], object] | None = None,
     warn: Warn | None = None,
 ) -> Finished:
@@ -86,13 +87,15 @@ def run_study(
         The address of a Dask scheduler, such as tcp://10.0.0.1:8786, to run there instead.
     spread : "runs" or "clients"
         What goes to the workers of a cluster: whole runs, or the clients of each round.
+    jobs : sequence of Job, optional
+        What `checked_jobs` returns for these arguments, if it was called before.
     progress : callable, optional
         Is told the standing at the start and after every run.
     warn : callable, optional
         Is told of damaged files, killed processes and the like, one line each.
     """
     say = warn or _silent
-    jobs = checked_jobs(study, schemes, seeds)
+    jobs = checked_jobs(study, schemes, seeds) if jobs is None else jobs
     count = usable_cores() if processes is None else positive_count("processes", processes)
     store = Store(directory)
     store.tidy()

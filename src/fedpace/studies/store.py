@@ -9,7 +9,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,20 +116,22 @@ class Store:
         except OSError as error:
             raise InputError(f"{path}: cannot be removed: {error.strerror}; remove it") from error
 
-    def runs(self, warn: Callable[[str], None] | None = None) -> Iterator[StoredRun]:
-        """Read every run once, in the order of the files' names.
+    def keys(self) -> set[str]:
+        """Return the keys of all runs that are there; no file is opened."""
+        return {_key_of(path) for path in self._folder.glob("*.npz")}
+
+    def runs(
+        self, warn: Callable[[str], None] | None = None, *, keys: Container[str] | None = None
+    ) -> Iterator[StoredRun]:
+        """Read every run once, or those of some keys, in the order of the files' names.
 
         A file that cannot be read is told to `warn`, a DamagedRunWarning by default, and left out.
         """
-        return (run for _, run in self.keyed_runs(warn))
-
-    def keyed_runs(
-        self, warn: Callable[[str], None] | None = None
-    ) -> Iterator[tuple[str, StoredRun]]:
-        """Read every run once, as `runs` does, with its key."""
         seen: set[str] = set()
         for path in sorted(self._folder.glob("*.npz")):
-            key = path.stem.rpartition("-")[0]
+            key = _key_of(path)
+            if keys is not None and key not in keys:
+                continue
             if key in seen:  # the same run, from a machine that rounds differently
                 continue
             try:
@@ -138,7 +140,7 @@ class Store:
                 (warn or _warn)(str(error))
                 continue
             seen.add(key)
-            yield key, run
+            yield run
 
     def tidy(self) -> None:
         """Remove what processes that were killed while writing have left."""
@@ -163,6 +165,10 @@ def _identity(study: Study, scheme: str, seed: int) -> list[Any]:
 def _key(identity: list[Any]) -> str:
     text = json.dumps(identity, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def _key_of(path: Path) -> str:
+    return path.stem.rpartition("-")[0]
 
 
 def _checksum(contents: bytes) -> str:

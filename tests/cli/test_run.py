@@ -12,12 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from fedpace.rounds.simulator import Simulator
+from fedpace.studies import runner
+from fedpace.studies.experiment import simulator
+from fedpace.studies.study import Study
+from tests.cli.calling import command
 from tests.studies.tiny import (
     LONG,
     begin,
-    command,
     files,
-    finish,
     run_here,
     session_is_empty,
     stored,
@@ -40,7 +43,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def reference(setup: Path) -> dict[str, bytes]:
     """What an undisturbed run on one process leaves."""
-    done = finish(setup, "--out", setup.parent / "reference", "--processes", 1, *RUNS)
+    done = run_here(setup, "--out", setup.parent / "reference", "--processes", 1, *RUNS)
     assert done.returncode == 0, done.stderr
     return files(setup.parent / "reference")
 
@@ -87,11 +90,11 @@ def test_ctrl_c_keeps_what_is_stored_and_the_same_command_goes_on(
     assert 3 <= count < COUNT
     assert said.splitlines()[-1] == (
         f"fedpace: interrupted: {count} of 12 runs are stored in {tmp_path}; "
-        "the same command goes on from there"
+        "the same command continues from there"
     )
     assert "Traceback" not in said
     wait_until(lambda: session_is_empty(process.pid))
-    done = finish(setup, "--out", tmp_path, *RUNS)
+    done = run_here(setup, "--out", tmp_path, *RUNS)
     assert done.stderr.startswith(f"{count}/12 runs")
     assert files(tmp_path) == reference
 
@@ -122,7 +125,7 @@ def test_killed_at_random_points_it_resumes_to_the_same_result(
         process.communicate()
         whole = {name: each for name, each in files(tmp_path).items() if name.endswith(".npz")}
         assert whole.items() <= reference.items()
-    done = finish(setup, "--out", tmp_path, *RUNS)
+    done = run_here(setup, "--out", tmp_path, *RUNS)
     assert done.returncode == 0, done.stderr
     assert files(tmp_path) == reference
 
@@ -174,10 +177,36 @@ def test_runs_of_another_configuration_are_kept_apart_and_said(setup: Path, tmp_
     done = run_here(*args, "--set", "training.k=2", "--first-seed", 1)
     assert first.items() < files(tmp_path).items()
     assert len(files(tmp_path)) == 4
-    assert "also holds 2 runs of other configurations; kept apart" in done.stderr
+    assert "also holds other runs (2), which this table leaves out" in done.stderr
     again = run_here(*args, "--set", "name=another", "--set", "title=Another")
     assert len(files(tmp_path)) == 4
     assert again.stderr.startswith("2/2 runs")
+
+
+def test_runs_of_other_commands_are_counted_and_not_read(setup: Path, tmp_path: Path) -> None:
+    args = (setup, "--out", tmp_path, "--schemes", "uniform", "--seeds", 1, "--processes", 1)
+    assert run_here(*args).returncode == 0
+    (other,) = (tmp_path / "runs").iterdir()
+    os.truncate(other, 10)
+    done = run_here(*args, "--first-seed", 1)
+    assert done.returncode == 0
+    said = [line for line in done.stderr.splitlines() if line.startswith("fedpace:")]
+    assert said == [f"fedpace: {tmp_path} also holds other runs (1), which this table leaves out"]
+
+
+def test_the_data_are_drawn_once_before_a_study_starts(
+    setup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+
+    def counted(study: Study, seed: int) -> Simulator:
+        drawn.append(seed)
+        return simulator(study, seed)
+
+    monkeypatch.setattr(runner, "simulator", counted)
+    done = run_here(setup, "--out", tmp_path, "--schemes", "uniform", "--first-seed", 3)
+    assert done.returncode == 0, done.stderr
+    assert drawn == [3]
 
 
 def test_failed_runs_are_named_and_give_status_1(setup: Path, tmp_path: Path) -> None:
@@ -197,7 +226,7 @@ def test_failed_runs_are_named_and_give_status_1(setup: Path, tmp_path: Path) ->
 def test_a_terminal_gets_a_progress_bar(setup: Path, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        command(setup, "--out", tmp_path, "--schemes", "uniform", "--seeds", 3),
+        command("run", setup, "--out", tmp_path, "--schemes", "uniform", "--seeds", 3),
         stdout=subprocess.PIPE,
         stderr=theirs,
         env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
@@ -222,10 +251,8 @@ def read(terminal: int) -> bytes:
 
 BAD = {
     "did you mean 'uniform'?": ("--schemes", "unifrom"),
-    "--schemes must be all or known names, got ''": ("--schemes", "uniform,"),
-    "--seeds must be": ("--seeds", "0"),
+    "got ''; use one of: full, uniform": ("--schemes", "uniform,"),
     "--first-seed must be at least 0, got -1": ("--first-seed", "-1"),
-    "processes must be": ("--processes", "0"),
     "'training.local_stepz' is not a known field; did you mean 'local_steps'?": (
         "--set", "training.local_stepz=3",
     ),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpace.cli_lab import _print_calibration
+from fedpace.cli.lab import print_calibration
 from fedpace.lab.calibration import Calibrated, Measured
 from fedpace.network.device import serve
 from fedpace.network.server import DeviceServer
@@ -22,15 +22,6 @@ from tests.lab.labs import begin, finished, lab, lab_name, write_setup
 from tests.lab.test_state import LAB
 from tests.network.fleet import until
 from tests.network.test_restarts import free_port
-
-COMMANDS = ("up", "status", "run", "down", "certs", "join")
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_shows_an_example_of_the_command(command: str) -> None:
-    done = lab(command, "--help")
-    assert done.returncode == 0
-    assert re.search(rf"Example:\s+fedpace lab {command}", done.stdout)
 
 
 def refused(*args: object) -> str:
@@ -46,9 +37,8 @@ def refused(*args: object) -> str:
     ("options", "message"),
     [
         (("--devices", 5), "--devices must be one per client of .*, 4, got 5; .*data.clients=5"),
-        (("--devices", 0), "--devices must be"),
-        (("--time-scale", 0), "--time-scale must be positive, got 0"),
-        (("--time-scale", "nan"), "--time-scale must be positive, got nan"),
+        (("--time-scale", 0), "--time-scale must be positive and finite, got 0; give a number"),
+        (("--time-scale", "nan"), "--time-scale must be positive and finite, got nan"),
         (("--times", "unifrom:1:2"), "did you mean 'uniform'"),
         (("--times", "uniform:2:1"), "uniform:low:high"),
         (("--name", "A b"), "--name must be up to 32 small letters"),
@@ -155,10 +145,10 @@ def test_devices_stay_when_a_run_with_goodbye_is_interrupted(tmp_path: Path) -> 
 def test_a_lab_of_which_no_device_answers_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     nothing = np.full(LAB.devices, np.nan)
     found = Calibrated(np.ones(LAB.devices), Measured(nothing, nothing))
-    _print_calibration(replace(LAB, measured=nothing.tolist()), found)
+    print_calibration(replace(LAB, measured=nothing.tolist()), found)
     said = capsys.readouterr()
     assert "Asked against measured: no device answered." in said.out
-    assert "these did not answer: device-00, device-01" in said.err
+    assert "these devices did not answer: device-00, device-01" in said.err
 
 
 @pytest.mark.parametrize(
@@ -177,17 +167,17 @@ def test_join_refuses_what_cannot_be(options: tuple[object, ...], message: str) 
 def test_certificates_are_made_for_a_number_of_devices_and_added_to(tmp_path: Path) -> None:
     out = tmp_path / "certs"
     first = lab("certs", "--out", out, "--devices", 2, "--server", "10.0.0.1,localhost")
-    assert "3 certificates made, 0 were there" in first.stdout
+    assert "3 certificates made, 0 already existed" in first.stdout
     assert {path.name for path in out.iterdir()} == {
         f"{name}{end}"
         for name in ("ca", "server", "device-00", "device-01")
         for end in (".pem", "-key.pem")
     }
     again = lab("certs", "--out", out, "--devices", 3, "--server", "10.0.0.1")
-    assert "1 certificates made, 3 were there" in again.stdout
+    assert "1 certificates made, 3 already existed" in again.stdout
     moved = lab("certs", "--out", out, "--devices", 3, "--server", "10.0.0.2")
-    assert "1 certificates made, 3 were there" in moved.stdout
-    assert "server: made anew, because it did not hold for 10.0.0.2; bring it" in moved.stdout
+    assert "1 certificates made, 3 already existed" in moved.stdout
+    assert "server: made again, because it did not hold for 10.0.0.2; copy it" in moved.stdout
 
 
 def test_certificates_need_a_server(tmp_path: Path) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from fedpace.cli_data import say
-from fedpace.errors import InputError, MissingExtraError
+from fedpace.cli import options, output
+from fedpace.errors import InputError
 from fedpace.files import made_folder, write_text
 
 if TYPE_CHECKING:
@@ -25,14 +24,15 @@ TABLES = "time-to-target"
 FIGURES = "figures"
 
 
+DIRECTORY = typer.Argument(help="Directory of the runs, as given to fedpace run --out.")
+OUT = typer.Option(help="Directory for the report.", show_default="that of the runs")
+
+
 def report_command(
-    directory: Annotated[Path, typer.Argument(help="Where `fedpace run --out` put the runs.")],
-    out: Annotated[
-        Path | None, typer.Option(help="Where to write.", show_default="the directory itself")
-    ] = None,
+    directory: Annotated[Path, DIRECTORY], out: Annotated[Path | None, OUT] = None
 ) -> None:
-    """Compare the schemes of a study: table, figures, and a page to open in a browser."""
-    _need_studies()
+    """Compare the schemes of a study: a table, figures, and a page for the browser."""
+    options.need("sim,report", "pydantic")
     from fedpace.report.measured import measured_line
     from fedpace.report.setups import setups_of, without_sweeps
     from fedpace.report.study_tables import CAPTION, missed, terminal_table
@@ -42,13 +42,16 @@ def report_command(
     setups, sweeps = without_sweeps(setups_of(stored_runs(directory)))
     out = made_folder(out or directory, "--out")
     summaries = [summarise(setup) for setup in setups]
-    tables = list(written_tables(summaries, sweeps, out))
+    tables = list(_tables(summaries, sweeps, out))
     for summary in summaries:
         print_tables(terminal_table(summary))
         print(CAPTION, *measured_line(summary.setup), *missed(summary), sep="\n", end="\n\n")
-    figures = list(_drawn(summaries, sweeps, out))
-    page = written_page(summaries, sweeps, directory, out)
-    _print_paths(page, tables, figures)
+    figures = list(_figures(summaries, sweeps, out))
+    page = _page(summaries, sweeps, directory, out)
+    print(f"Page:    {page}")
+    print(f"Tables:  {', '.join(map(str, tables))}")
+    for path in figures:
+        print(f"Figure:  {path}")
 
 
 def stored_runs(directory: Path) -> list[StoredRun]:
@@ -57,7 +60,7 @@ def stored_runs(directory: Path) -> list[StoredRun]:
 
     if not directory.is_dir():
         raise InputError(f"{directory}: is not a directory; give the one of fedpace run --out")
-    runs = list(Store(directory).runs(lambda message: say(f"left out: {message}")))
+    runs = list(Store(directory).runs(lambda message: output.say(f"left out: {message}")))
     if not runs:
         raise InputError(
             f"{directory}: holds no finished runs; make some: "
@@ -66,7 +69,7 @@ def stored_runs(directory: Path) -> list[StoredRun]:
     return runs
 
 
-def written_tables(summaries: list[Summary], sweeps: list[Sweep], out: Path) -> Iterator[Path]:
+def _tables(summaries: list[Summary], sweeps: list[Sweep], out: Path) -> Iterator[Path]:
     """Write the table in three formats, and the configurations, and yield the tables' files."""
     from fedpace.report.latex import latex
     from fedpace.report.rerun import toml
@@ -85,15 +88,7 @@ def written_tables(summaries: list[Summary], sweeps: list[Sweep], out: Path) -> 
         yield out / f"{TABLES}.{ending}"
 
 
-def written_page(summaries: list[Summary], sweeps: list[Sweep], directory: Path, out: Path) -> Path:
-    """Write the page."""
-    from fedpace.report.page import page
-
-    write_text(out / PAGE, page(summaries, sweeps, runs_in=directory, files_in=out))
-    return out / PAGE
-
-
-def _drawn(summaries: list[Summary], sweeps: list[Sweep], out: Path) -> Iterator[Path]:
+def _figures(summaries: list[Summary], sweeps: list[Sweep], out: Path) -> Iterator[Path]:
     from fedpace.report.study_figures import write_figures
 
     console = Console(stderr=True)
@@ -101,15 +96,8 @@ def _drawn(summaries: list[Summary], sweeps: list[Sweep], out: Path) -> Iterator
         yield from write_figures(summaries, sweeps, made_folder(out / FIGURES, "--out"))
 
 
-def _print_paths(page: Path, tables: list[Path], figures: list[Path]) -> None:
-    print(f"Page:    {page}")
-    print(f"Tables:  {', '.join(map(str, tables))}")
-    for path in figures:
-        print(f"Figure:  {path}")
+def _page(summaries: list[Summary], sweeps: list[Sweep], directory: Path, out: Path) -> Path:
+    from fedpace.report.page import page
 
-
-def _need_studies() -> None:
-    if not find_spec("pydantic"):
-        raise MissingExtraError(
-            "reports need Pydantic; install it with: pip install 'fedpace[sim,report]'"
-        )
+    write_text(out / PAGE, page(summaries, sweeps, runs_in=directory, files_in=out))
+    return out / PAGE

@@ -1,0 +1,224 @@
+"""The command `fedpace lab run`: a study on the devices of a lab, or on any that join."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from fedpace.checks import positive_count
+from fedpace.cli import options, output
+from fedpace.errors import InputError, TooFewClientsError
+from fedpace.estimation.policy import named
+
+if TYPE_CHECKING:
+    from fedpace.network.measure import Standing
+    from fedpace.network.server import DeviceServer
+    from fedpace.rounds.rows import Row
+    from fedpace.studies.processes import Job
+    from fedpace.studies.study import Study
+
+# Seconds between two lines where there is no terminal.
+EVERY = 30.0
+
+
+DEADLINE = options.checked(
+    "Seconds to wait for replies in a round.", options.positive, default="learned"
+)
+EVALUATE = typer.Option(
+    metavar="N",
+    help="Evaluate the whole model every N rounds, and estimate the loss from the drawn clients "
+    "in between. 0: never evaluate.",
+    show_default="1, or the setup's",
+)
+PATIENCE = options.checked("Seconds to wait while too few devices are connected.", options.positive)
+LEAST = options.checked(
+    "Least number of connected devices to train with.", positive_count, default="half of them"
+)
+NAME = typer.Option(help="Name of the lab to run on.")
+LISTEN = typer.Option(
+    metavar="HOST:PORT", help="Use no lab: wait at this address for devices that join."
+)
+DEVICES = typer.Option(help="With --listen: number of devices, or names separated by commas.")
+CERTS = typer.Option(help="With --listen: directory with ca.pem, server.pem, server-key.pem.")
+GOODBYE = typer.Option("--goodbye", help="End the programs of the devices when all runs are done.")
+
+
+def lab_run_command(
+    setup: Annotated[str, options.SETUP],
+    out: Annotated[Path, options.OUT],
+    schemes: Annotated[str, options.CHOSEN] = "all",
+    seeds: Annotated[int, options.SEEDS] = 1,
+    first_seed: Annotated[int, options.FIRST] = 0,
+    overrides: Annotated[list[str] | None, options.OVERRIDES] = None,
+    deadline: Annotated[float | None, DEADLINE] = None,
+    evaluate_every: Annotated[int | None, EVALUATE] = None,
+    patience: Annotated[float, PATIENCE] = 600.0,
+    least: Annotated[int | None, LEAST] = None,
+    name: Annotated[str, NAME] = "proto",
+    state: Annotated[Path | None, options.STATE] = None,
+    listen: Annotated[str | None, LISTEN] = None,
+    devices: Annotated[str | None, DEVICES] = None,
+    certs: Annotated[Path | None, CERTS] = None,
+    goodbye: Annotated[bool, GOODBYE] = False,
+) -> None:
+    """Run a study on devices, and measure it. Interrupted, the same command continues."""
+    options.need_lab()
+    from fedpace.network.measure import Waiting, jobs_of, run_on_devices, write_times
+    from fedpace.studies.record import write_record
+
+    names = options.named_schemes(schemes, named)
+    numbers = range(first_seed, first_seed + seeds)
+    place = _lab(name, state) if listen is None else _listening(listen, devices, certs)
+    study = _study(setup, overrides or [], place, deadline, evaluate_every)
+    if least is not None and least > len(place.devices):
+        raise InputError(f"--least must be at most {len(place.devices)}, got {least}; lower it")
+    jobs = jobs_of(study, names, numbers)
+    write_record(out, study, names, numbers)
+    server = _server(place)
+    done = False
+    try:
+        with _shown(study) as (progress, tell):
+            waiting = Waiting(least, patience)
+            run_on_devices(study, jobs, out, server, waiting=waiting, progress=progress, say=tell)
+        done = True
+    except KeyboardInterrupt:
+        output.say_interrupted(out, study, jobs)
+        raise typer.Exit(output.INTERRUPTED) from None
+    except TooFewClientsError as error:
+        output.say(str(error))
+        output.say_interrupted(out, study, jobs)
+        raise typer.Exit(output.FAILED) from None
+    finally:
+        server.close(goodbye=goodbye and done)  # the same command may go on with the devices
+    for (client, reason), count in sorted(server.refusals.items()):
+        output.say(f"{server.names[client]}: refused {count} times: {reason}")
+    output.print_runs(out, study, jobs)
+    output.print_written(write_times(study, jobs, out, len(place.devices)))
+    output.print_next(out)
+
+
+class _Place(NamedTuple):
+    """Where devices are met, and how long one measured second stands for."""
+
+    host: str
+    port: int
+    devices: list[str]
+    certs: Path | None
+    how: str
+    time_scale: float = 1.0
+    setup: str | None = None
+
+
+def _lab(name: str, state: Path | None) -> _Place:
+    from fedpace.lab.fleet import CERTIFICATES
+    from fedpace.lab.state import lab_folder, read_lab
+
+    lab = read_lab(name, state)
+    certs = lab_folder(name, state) / CERTIFICATES
+    return _Place(lab.host, lab.port, lab.device_names, certs, lab.how, lab.time_scale, lab.setup)
+
+
+def _listening(listen: str, devices: str | None, certs: Path | None) -> _Place:
+    from fedpace.network.join import parsed_address, parsed_devices
+
+    if devices is None:
+        raise InputError("--listen needs --devices, got none; write --devices 40, or their names")
+    return _Place(*parsed_address(listen), parsed_devices(devices), certs, "devices")
+
+
+def _study(
+    setup: str,
+    overrides: list[str],
+    place: _Place,
+    deadline: float | None,
+    evaluate_every: int | None,
+) -> Study:
+    """Load the study as it is measured here."""
+    from fedpace.studies.experiment import client_count
+    from fedpace.studies.study import load_study
+
+    network = [f"network.how={place.how}", f"network.time_scale={place.time_scale!r}"]
+    network += [] if deadline is None else [f"network.deadline={deadline!r}"]
+    network += [] if evaluate_every is None else [f"network.evaluate_every={evaluate_every}"]
+    study = load_study(setup, [*overrides, *network])
+    if client_count(study) != len(place.devices):
+        raise InputError(
+            f"{setup}: must have one client per device, got {client_count(study)} clients for "
+            f"{len(place.devices)} devices; add --set data.clients={len(place.devices)}"
+        )
+    if place.setup not in (None, study.name):
+        output.say(
+            f"the lab's times were measured with {place.setup}; with {study.name} they may differ"
+        )
+    return study
+
+
+def _server(place: _Place) -> DeviceServer:
+    from fedpace.network.server import DeviceServer
+    from fedpace.network.tls import server_context
+
+    tls = None if place.certs is None else server_context(place.certs)
+    return DeviceServer(place.devices, host=place.host, port=place.port, tls=tls)
+
+
+@contextmanager
+def _shown(study: Study) -> Iterator[tuple[Callable[[Standing], None], output.Say]]:
+    """Return how to show the standing, and how to say something beside it."""
+    console = Console(stderr=True)
+    rounds = _Rounds(study)
+    if not console.is_terminal:
+        yield rounds.print_sometimes, output.say
+        return
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+        yield lambda now: live.update(Text(rounds.line(now))), output.beside(live.console)
+
+
+class _Rounds:
+    """Describe how far a run is, and how long it may go on."""
+
+    def __init__(self, study: Study) -> None:
+        from fedpace.studies.experiment import stopping
+
+        self._stop = stopping(study)
+        self._job: Job | None = None
+        self._begin = self._begun = 0.0
+        self._printed = -math.inf
+
+    def line(self, now: Standing) -> str:
+        """Return one line."""
+        run, row = f"run {now.done + 1} of {now.total}, {now.job}", now.row
+        if row is None:
+            return f"{run}: waiting for devices"
+        return (
+            f"{run}: {row.phase} round {row.round}, {row.seconds:.1f} s measured, "
+            f"loss {row.loss:.4f}{self._left(now.job, row)}"
+        )
+
+    def print_sometimes(self, now: Standing) -> None:
+        """Print a line when a run begins, and again after a while."""
+        line = self.line(now)
+        if now.row is None or time.monotonic() - self._printed > EVERY:
+            self._printed = time.monotonic()
+            print(line, file=sys.stderr, flush=True)
+
+    def _left(self, job: Job, row: Row) -> str:
+        """Say how long it may take until the run's last round or second."""
+        stop, now = self._stop, time.monotonic()
+        rounds = 0.0 if stop.rounds is None or row.phase != "train" else row.round / stop.rounds
+        done = max(rounds, 0.0 if stop.seconds is None else row.seconds / stop.seconds)
+        if job != self._job:
+            self._job, self._begin, self._begun = job, now, done
+        if done <= self._begun:
+            return ""
+        left = (now - self._begin) * (1 - done) / (done - self._begun)
+        return f", at most {output.duration(max(left, 0))} left"

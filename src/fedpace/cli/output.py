@@ -1,0 +1,168 @@
+"""What commands print beside their results: single lines, progress, and which runs are stored."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+if TYPE_CHECKING:
+    from fedpace.data import download
+    from fedpace.studies.processes import Job
+    from fedpace.studies.runner import Standing
+    from fedpace.studies.study import Study
+
+T = TypeVar("T")
+Say: TypeAlias = Callable[[str], None]
+
+# The conventional exit statuses: some runs failed; bad input; ended by Ctrl-C.
+FAILED, REFUSED, INTERRUPTED = 1, 2, 130
+# Without a terminal a line is printed whenever another of this many parts is done.
+PARTS = 10
+# The text of a progress bar's column.
+DONE = "{task.completed}/{task.total}"
+
+
+def say(message: str) -> None:
+    """Tell the user something beside the results: one line, on standard error, at once."""
+    print(f"fedpace: {' '.join(message.split())}", file=sys.stderr, flush=True)
+
+
+def print_written(*paths: Path | None) -> None:
+    """Print the files that were written."""
+    for path in filter(None, paths):
+        print(f"Written: {path}")
+
+
+def print_next(out: Path) -> None:
+    """Print the command that shows what a study came to."""
+    print(f"Next: fedpace report {shlex.quote(str(out))}")
+
+
+def print_runs(out: Path, study: Study, jobs: Sequence[Job]) -> None:
+    """Print the table of this command's runs, and say what else is in the directory."""
+    from fedpace.report.setups import setups_of
+    from fedpace.report.summary import summarise
+    from fedpace.report.tables import print_tables, runs_table
+    from fedpace.studies.store import Store, run_key
+
+    store, keys = Store(out), {run_key(study, *job) for job in jobs}
+    if mine := list(store.runs(say, keys=keys)):
+        print_tables(runs_table(summarise(setups_of(mine)[0])))
+    if others := len(store.keys() - keys):
+        say(f"{out} also holds other runs ({others}), which this table leaves out")
+
+
+def say_interrupted(out: Path, study: Study, jobs: Sequence[Job]) -> None:
+    """Say how many runs are safe."""
+    from fedpace.studies.store import Store, run_key
+
+    stored = len(Store(out).keys() & {run_key(study, *job) for job in jobs})
+    say(
+        f"interrupted: {stored} of {len(jobs)} runs are stored in {out}; "
+        "the same command continues from there"
+    )
+
+
+def with_progress(items: Iterable[T], total: int, label: str, *, quiet: bool) -> Iterator[T]:
+    """Yield the items, and show on a terminal how many are done."""
+    columns = (
+        TextColumn(label),
+        BarColumn(),
+        TextColumn(DONE),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with _bar(*columns, transient=True, shown=not quiet) as bar:
+        yield from bar.track(items, total=total)
+
+
+@contextmanager
+def downloads() -> Iterator[download.Progress]:
+    """Return how to show the bytes that have come."""
+    label = TextColumn("{task.description}")
+    columns = (label, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    tasks: dict[str, TaskID] = {}
+    with _bar(*columns) as bars:
+
+        def show(file: str, done: int, total: int | None) -> None:
+            if file not in tasks:
+                tasks[file] = bars.add_task(file)
+            bars.update(tasks[file], completed=done, total=total)
+
+        yield show
+
+
+@contextmanager
+def runs_done() -> Iterator[tuple[Callable[[Standing], None], Say]]:
+    """Return how to show how many runs are done, and how to say something beside it."""
+    if not Console(stderr=True).is_terminal:
+        yield _Lines().show, say
+        return
+    left = TextColumn("{task.fields[left]}")
+    with _bar(TextColumn("runs"), BarColumn(), TextColumn(DONE), TimeElapsedColumn(), left) as bar:
+        task = bar.add_task("runs", total=None, left="")
+        yield (
+            lambda now: bar.update(task, completed=now.done, total=now.total, left=_left(now)),
+            beside(bar.console),
+        )
+
+
+def beside(console: Console) -> Say:
+    """Return how to say something above what a terminal shows and replaces."""
+    return lambda message: console.print(f"fedpace: {message}", soft_wrap=True, markup=False)
+
+
+def _bar(*columns: ProgressColumn, transient: bool = False, shown: bool = True) -> Progress:
+    console = Console(stderr=True)
+    hidden = not (shown and console.is_terminal)
+    return Progress(*columns, console=console, transient=transient, disable=hidden)
+
+
+class _Lines:
+    """Print a line whenever another tenth of the runs is done."""
+
+    def __init__(self) -> None:
+        self._begin = time.monotonic()
+        self._parts = -1
+
+    def show(self, now: Standing) -> None:
+        """Print the standing, unless that was done for this tenth."""
+        parts = now.done * PARTS // now.total
+        if parts == self._parts:
+            return
+        self._parts = parts
+        elapsed = duration(time.monotonic() - self._begin)
+        line = f"{now.done}/{now.total} runs, {elapsed} elapsed, {_left(now)}"
+        print(line.rstrip(", "), file=sys.stderr, flush=True)
+
+
+def _left(now: Standing) -> str:
+    return "" if now.seconds_left is None else f"about {duration(now.seconds_left)} left"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in hours, minutes and seconds.
+
+    >>> duration(3661.2)
+    '1:01:01'
+    """
+    return str(timedelta(seconds=round(seconds)))

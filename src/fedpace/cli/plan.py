@@ -1,0 +1,83 @@
+"""The command `fedpace plan`: schemes over the number of clients per round."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedpace.checks import positive_count
+from fedpace.cli import options, output
+from fedpace.errors import InputError
+from fedpace.files import write_text
+from fedpace.sampling.plan import Prediction, plan, usual_ks
+
+K = options.checked(
+    "K in use now; c = β/α is known for it, and uniform with it has time 1.", positive_count, "-k"
+)
+KS = typer.Option(
+    "--ks", help="Values of K to compare, separated by commas.", show_default="1,2,5,10,… up to N"
+)
+
+
+def plan_command(
+    file: Annotated[Path, options.CLIENTS],
+    k: Annotated[int, K] = 10,
+    ks: Annotated[str | None, KS] = None,
+    schemes: Annotated[str, options.COMPARED] = "all",
+    beta_over_alpha: Annotated[float | None, options.RATIO] = None,
+    max_weight: Annotated[float | None, options.CAP] = None,
+    csv: Annotated[Path | None, options.csv_file("the table")] = None,
+    plot: Annotated[Path | None, options.picture("predicted time against K")] = None,
+    as_json: Annotated[bool, options.JSON] = False,
+) -> None:
+    """Compare schemes and numbers of clients per round, and find the best."""
+    names = options.named_schemes(schemes)
+    wanted = None if ks is None else _parsed_ks(ks)
+    clients = options.checked_clients(file, k, beta_over_alpha, max_weight, csv, plot)
+    wanted = wanted or usual_ks(clients.profile.n, k)
+    found = plan(clients.profile, k, ks=wanted, schemes=names, max_weight=max_weight)
+    total = len(wanted) * len(names)
+    rows = list(output.with_progress(found, total, "schemes × K", quiet=as_json))
+    if csv:
+        write_text(csv, _csv(rows))
+    if plot:
+        from fedpace.report.figures import plan_figure, save
+
+        save(plan_figure(rows, k=k), plot)
+    best = min(rows, key=lambda row: row.relative_time)
+    if as_json:
+        record = {"k": k, "best": best.numbers(), "rows": [row.numbers() for row in rows]}
+        print(json.dumps(record))
+    else:
+        _print(rows, best, k)
+        output.print_written(csv, plot)
+
+
+def _parsed_ks(text: str) -> list[int]:
+    remedy = "write 5,10,20"
+    try:
+        values = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--ks must be integers, got '{text}'; {remedy}") from None
+    return sorted({positive_count("--ks", value, remedy) for value in values})
+
+
+def _print(rows: Sequence[Prediction], best: Prediction, k: int) -> None:
+    from fedpace.report.tables import plan_tables, print_tables
+
+    print_tables(*plan_tables(rows, k=k))
+    with_k = "" if best.scheme == "full" else f" with K = {best.k:,}"
+    print(
+        f"Best (*): {best.scheme}{with_k}, "
+        f"{best.relative_time:.3g} of the time of uniform with K = {k:,}."
+    )
+
+
+def _csv(rows: Sequence[Prediction]) -> str:
+    records = [row.numbers() for row in rows]
+    lines = [",".join(records[0]), *(",".join(map(str, each.values())) for each in records)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,104 @@
+"""The command `fedpace run`: a simulated study."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedpace.checks import positive_count
+from fedpace.cli import options, output
+from fedpace.errors import InputError
+from fedpace.estimation.policy import named
+
+if TYPE_CHECKING:
+    from fedpace.studies.runner import Failure, Spread
+
+# As many reasons tell as much as all of them.
+REASONS = 5
+
+
+PROCESSES = options.checked(
+    "Number of runs at the same time.", positive_count, default="one per core"
+)
+SCHEDULER = typer.Option(help="Run on the Dask cluster with this address: tcp://10.0.0.1:8786.")
+SPREAD = typer.Option(
+    metavar="runs|clients",
+    help="With --scheduler: give each worker a whole run, or some clients of each round.",
+)
+
+
+def run_command(
+    setup: Annotated[str, options.SETUP],
+    out: Annotated[Path, options.OUT],
+    schemes: Annotated[str, options.CHOSEN] = "all",
+    seeds: Annotated[int, options.SEEDS] = 5,
+    first_seed: Annotated[int, options.FIRST] = 0,
+    overrides: Annotated[list[str] | None, options.OVERRIDES] = None,
+    processes: Annotated[int | None, PROCESSES] = None,
+    scheduler: Annotated[str | None, SCHEDULER] = None,
+    spread: Annotated[str, SPREAD] = "runs",
+    folder: Annotated[Path | None, options.FOLDER] = None,
+) -> None:
+    """Run a study: every scheme with every seed. Stored runs are not repeated."""
+    options.need("sim", "pydantic", "threadpoolctl")
+    from fedpace.data.cache import look_in
+    from fedpace.studies.experiment import check_at_hand
+    from fedpace.studies.record import write_record
+    from fedpace.studies.runner import checked_jobs, run_study
+    from fedpace.studies.study import load_study
+
+    study = load_study(setup, overrides or ())
+    look_in(folder)
+    if scheduler is None:
+        check_at_hand(study)
+    names = options.named_schemes(schemes, named)
+    numbers = range(first_seed, first_seed + seeds)
+    spread_what = _spread(spread, scheduler)
+    jobs = checked_jobs(study, names, numbers)
+    write_record(out, study, names, numbers)
+    try:
+        with output.runs_done() as (progress, warn):
+            done = run_study(
+                study,
+                names,
+                numbers,
+                out,
+                jobs=jobs,
+                processes=processes,
+                scheduler=scheduler,
+                spread=spread_what,
+                progress=progress,
+                warn=warn,
+            )
+    except KeyboardInterrupt:
+        output.say_interrupted(out, study, jobs)
+        raise typer.Exit(output.INTERRUPTED) from None
+    output.print_runs(out, study, jobs)
+    _say_failures(done.failures)
+    output.print_next(out)
+    if done.failures:
+        raise typer.Exit(output.FAILED)
+
+
+def _spread(text: str, scheduler: str | None) -> Spread:
+    if text == "clients" and scheduler is not None:
+        return "clients"
+    if text == "runs":
+        return "runs"
+    raise InputError(
+        f"--spread must be runs, or clients with a --scheduler, got '{text}'; "
+        "give the address of a Dask scheduler"
+    )
+
+
+def _say_failures(failures: Sequence[Failure]) -> None:
+    if not failures:
+        return
+    output.say(f"failed runs: {len(failures)}; the same command tries them again")
+    for failure in failures[:REASONS]:
+        output.say(str(failure))
+    if len(failures) > REASONS:
+        output.say(f"and {len(failures) - REASONS} more")

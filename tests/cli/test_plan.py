@@ -1,0 +1,106 @@
+"""`fedpace plan` as its user meets it."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import fedpace
+from fedpace.sampling.plan import usual_ks
+from tests.cli.calling import (
+    HEADER,
+    fields,
+    library_rows,
+    run,
+    strict_json,
+)
+
+
+def test_plan_prints_three_tables_with_the_librarys_numbers(fleet: Path) -> None:
+    outcome = run("plan", "clients.csv", "-k", 7)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    text = outcome.stdout.replace(" *", "")
+    ks = usual_ks(60, 7)
+    printed = [
+        [float(word) for word in line.split()]
+        for line in text.splitlines()
+        if re.fullmatch(r"[\d.,e+\- ]+", line) and line.strip()
+    ]
+    assert [row[0] for row in printed] == 3 * ks
+    rows = library_rows("clients.csv", 7, ks)
+    columns = ("relative_time", "round_time", "variance_term")
+    for i, k in enumerate(ks):
+        for j, column in enumerate(columns):
+            expected = [getattr(row, column) for row in rows if row.k == k]
+            assert printed[i + j * len(ks)][1:] == pytest.approx(expected, rel=5e-3, abs=5e-4)
+
+
+def test_the_best_k_is_the_least_of_the_table(fleet: Path) -> None:
+    outcome = run("plan", "clients.csv", "-k", 7)
+    best = min(library_rows("clients.csv", 7, usual_ks(60, 7)), key=lambda row: row.relative_time)
+    assert outcome.stdout.count(" *") == 1
+    starred = next(line for line in outcome.stdout.splitlines() if " *" in line)
+    assert int(starred.split()[0]) == best.k
+    assert f"{best.scheme} with K = {best.k}, {best.relative_time:.3g} of" in outcome.stdout
+
+
+def test_full_as_the_best_is_not_given_a_k(folder: Path) -> None:
+    (folder / "equal.csv").write_text(HEADER + "".join(f"c{i},5,2,1\n" for i in range(20)))
+    outcome = run("plan", "equal.csv")
+    assert outcome.returncode == 0
+    assert "Best (*): full" in outcome.stdout
+    assert "full with K" not in outcome.stdout  # everyone takes part, whatever K
+
+
+def test_plan_json_equals_the_library(fleet: Path) -> None:
+    outcome = run("plan", "clients.csv", "-k", 7, "--ks", "20,3,3", "--max-weight", 1, "--json")
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    record = strict_json(outcome.stdout)
+    rows = library_rows("clients.csv", 7, [3, 20], 1)
+    assert record["k"] == 7
+    assert record["rows"] == [fields(row) for row in rows]
+    assert record["best"] == min(record["rows"], key=lambda row: row["relative_time"])
+
+
+def test_plan_writes_its_table(fleet: Path) -> None:
+    args = ["plan", "clients.csv", "-k", "7", "--ks", "2,30"]
+    outcome = run(*args, "-o", "plan.csv", "--plot", "plan.png")
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    with (fleet / "plan.csv").open(encoding="utf-8", newline="") as stream:
+        written = list(csv.DictReader(stream))
+    expected = [fields(row) for row in library_rows("clients.csv", 7, [2, 30])]
+    assert len(written) == 2 * len(fedpace.SCHEMES)
+    for row, values in zip(written, expected, strict=True):
+        assert list(row) == list(values)
+        assert row["scheme"] == values["scheme"]
+        for name in list(values)[1:]:
+            assert float(row[name]) == values[name]
+    with Image.open(fleet / "plan.png") as picture:
+        picture.load()
+        assert picture.format == "PNG"
+
+
+def test_plan_compares_only_the_schemes_asked_for(fleet: Path) -> None:
+    args = ["plan", "clients.csv", "-k", "7", "--ks", "3,20", "--schemes", "optimal-mean,full"]
+    record = strict_json(run(*args, "--json").stdout)
+    assert [(row["k"], row["scheme"]) for row in record["rows"]] == [
+        (k, scheme) for k in (3, 20) for scheme in ("optimal-mean", "full")
+    ]
+    every = [fields(row) for row in library_rows("clients.csv", 7, [3, 20])]
+    assert all(row in every for row in record["rows"])
+    printed = run(*args).stdout
+    assert "optimal-mean" in printed
+    assert "statistical" not in printed
+
+
+def test_plan_compares_a_scheme_of_the_users_own(fleet: Path) -> None:
+    (fleet / "own.py").write_text(
+        "from fedpace import SCHEMES\n\nmine = SCHEMES['statistical']\n", encoding="utf-8"
+    )
+    args = ["plan", "clients.csv", "--ks", "5", "--schemes", "statistical,own.py:mine", "--json"]
+    theirs, mine = strict_json(run(*args).stdout)["rows"]
+    assert mine.pop("scheme") == "own.py:mine"
+    assert theirs.pop("scheme") == "statistical"
+    assert mine == theirs
