@@ -3,6 +3,7 @@
 import contextlib
 import os
 import tempfile
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from fedpace.errors import InputError
 # Whatever reading a file of ours that is damaged, or is none, may raise.
 UNREADABLE = (
     OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError,
-    zipfile.BadZipFile, zlib.error,
+    SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 
 

@@ -1,48 +1,95 @@
 """Gradient norms from what clients reported."""
 
+import math
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fedpace.estimation.gradients import estimated_grad_norms
+from fedpace.checks import FloatArray
+from fedpace.estimation.gradients import estimated_grad_norms, no_norms, see_norms
 from fedpace.rounds.rows import Row
+from tests.rounds.fakes import row
 
 
-def row(reports: dict[int, float]) -> Row:
-    clients = np.array(sorted(reports), dtype=np.int64)
-    norms = np.array([reports[i] for i in sorted(reports)], dtype=np.float64)
-    ones = np.ones(clients.size)
-    return Row("train", 1, 1.0, 1.0, 0.5, 1.0, 1.0, clients, ones, ones, norms)
+def reported(norms: dict[int, float]) -> Row:
+    clients = sorted(norms)
+    return row(clients, grad_norms=[norms[i] for i in clients])
+
+
+def estimated(rows: Iterable[Row], n: int, *, known_at_first: int | None = None) -> FloatArray:
+    """Return the norms after these rows, as a run learns them: one after the other."""
+    seen = no_norms(n if known_at_first is None else known_at_first)
+    for each in rows:
+        see_norms(seen, each)
+    return estimated_grad_norms(seen, n)
+
+
+def directly(rows: list[Row], n: int) -> list[float]:
+    """Return the norms as they are defined, from all rows at once."""
+    reports = [
+        [
+            norm
+            for each in rows
+            for client, norm in zip(each.clients.tolist(), each.grad_norms.tolist(), strict=True)
+            if client == wanted and math.isfinite(norm)
+        ]
+        for wanted in range(n)
+    ]
+    means = [math.sqrt(np.mean(np.square(each))) if each else math.nan for each in reports]
+    known = [mean for mean in means if not math.isnan(mean)]
+    if not known:
+        return [1.0] * n
+    cut = [min(mean, 10 * float(np.median(known))) for mean in means]
+    usual = float(np.quantile([mean for mean in cut if not math.isnan(mean)], 0.9))
+    return [usual if math.isnan(mean) else mean for mean in cut]
+
+
+NORMS = st.floats(0, 1e6) | st.sampled_from([math.nan, math.inf])
+ROWS = st.lists(
+    st.dictionaries(st.integers(0, 5), NORMS, max_size=4).map(reported),
+    max_size=12,
+)
+
+
+@given(ROWS, st.integers(0, 6))
+def test_learning_round_by_round_equals_the_definition(rows: list[Row], known: int) -> None:
+    np.testing.assert_allclose(estimated(rows, 6, known_at_first=known), directly(rows, 6))
 
 
 def test_a_clients_norm_is_the_root_mean_square_of_its_reports() -> None:
-    rows = [row({0: 3.0, 1: 1.0}), row({0: 4.0}), row({1: 1.0})]
-    norms = estimated_grad_norms(rows, 2)
-    np.testing.assert_allclose(norms, [np.sqrt((9 + 16) / 2), 1.0])
+    rows = [reported({0: 3.0, 1: 1.0}), reported({0: 4.0}), reported({1: 1.0})]
+    np.testing.assert_allclose(estimated(rows, 2), [np.sqrt((9 + 16) / 2), 1.0])
 
 
 def test_the_order_of_rounds_does_not_matter() -> None:
-    rows = [row({0: 3.0, 1: 1.0}), row({0: 4.0}), row({1: 7.0})]
-    np.testing.assert_allclose(
-        estimated_grad_norms(rows, 2), estimated_grad_norms(reversed(rows), 2)
-    )
+    rows = [reported({0: 3.0, 1: 1.0}), reported({0: 4.0}), reported({1: 7.0})]
+    np.testing.assert_allclose(estimated(rows, 2), estimated(reversed(rows), 2))
 
 
 def test_clients_never_seen_get_the_upper_quantile_of_those_seen() -> None:
     seen = {i: float(i + 1) for i in range(11)}  # 1, 2, …, 11: the 0.9 quantile is 10
-    norms = estimated_grad_norms([row(seen)], 13)
+    norms = estimated([reported(seen)], 13)
     np.testing.assert_allclose(norms[:11], list(seen.values()))
     np.testing.assert_allclose(norms[11:], 10.0)
 
 
+def test_a_client_that_joins_later_is_learned_like_the_others() -> None:
+    norms = estimated([reported({0: 1.0}), reported({5: 3.0})], 7, known_at_first=2)
+    assert norms[[0, 5]].tolist() == [1.0, 3.0]
+
+
 def test_rows_without_clients_add_nothing() -> None:
-    np.testing.assert_allclose(estimated_grad_norms([row({}), row({0: 2.0})], 1), [2.0])
+    np.testing.assert_allclose(estimated([row(), reported({0: 2.0})], 1), [2.0])
 
 
-@pytest.mark.parametrize("rows", [[], [row({})]])
+@pytest.mark.parametrize("rows", [[], [row()], [reported({1: math.nan})]])
 def test_all_count_alike_while_nobody_reported(rows: list[Row]) -> None:
-    np.testing.assert_array_equal(estimated_grad_norms(rows, 3), np.ones(3))
+    np.testing.assert_array_equal(estimated(rows, 3), np.ones(3))
 
 
 def test_a_boastful_client_counts_for_ten_times_the_median() -> None:
-    norms = estimated_grad_norms([row({0: 1.0, 1: 2.0, 2: 1e30})], 3)
+    norms = estimated([reported({0: 1.0, 1: 2.0, 2: 1e30})], 3)
     np.testing.assert_array_equal(norms, [1.0, 2.0, 20.0])

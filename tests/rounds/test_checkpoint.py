@@ -178,7 +178,7 @@ class Objects(Fixed):
 def test_a_state_that_cannot_be_stored_is_refused_before_the_first_round(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.npz"
     sampler = Objects(WithReplacement(np.full(6, 1 / 6), 3, np.full(6, 1 / 6)))
-    with pytest.raises(InputError, match="state must be made of .*, got Pair; keep"):
+    with pytest.raises(InputError, match=r"state must be made of .*, got Pair; keep"):
         Run(
             small_simulator(), sampler, schedule=inverse(0.3), stop=STOP, seeds=Seeds(0),
             journal=Checkpoint(path, ABOUT),

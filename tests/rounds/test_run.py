@@ -340,7 +340,7 @@ class Counting:
     def design(self, state: dict[str, int], known: Known) -> Plan:
         return Plan(DESIGN, None, {"rows": state["rows"], "round": known.round})
 
-    def observe(self, state: dict[str, int], row: Row) -> dict[str, int]:
+    def observe(self, state: dict[str, int], row: Row) -> dict[str, int]:  # noqa: ARG002
         return {"n": state["n"], "rows": state["rows"] + 1}
 
 

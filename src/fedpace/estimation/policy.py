@@ -89,11 +89,26 @@ def sampler_for(
     4
     """
     given: Any = named(scheme) if isinstance(scheme, str) else scheme
-    if isinstance(given, type):
-        return given(k=k)  # type: ignore[no-any-return]
     if not is_scheme(given):
-        return given  # type: ignore[no-any-return]
+        return _own_sampler(given, k, scheme)
     common: dict[str, Any] = {"refresh": refresh, "max_weight": max_weight, "c_over_s0": c_over_s0}
     if isinstance(learn, Pilots) and not needs_counts_only(given):
         return Piloted(given, k, learn.thresholds, learn.rounds, **common)
     return Solve(given, k, warm_up=learn.rounds, **common)
+
+
+def _own_sampler(given: Any, k: int, name: object) -> Sampler:
+    """Return a sampler of a user's own, or say why it is none."""
+    if isinstance(given, type):
+        try:
+            given = given(k=k)
+        except Exception as error:  # whatever a user's own raises
+            raise InputError(
+                f"scheme must be made with k={k}, got {name!r:.80}: {type(error).__name__}: "
+                f"{error}; see docs/extend.md"
+            ) from None
+    if not all(hasattr(given, each) for each in ("init", "design", "observe")):
+        raise InputError(
+            f"scheme must have init, design and observe, got {name!r:.80}; see docs/extend.md"
+        )
+    return given  # type: ignore[no-any-return]
