@@ -39,12 +39,12 @@ def shares(weights: ArrayLike) -> FloatArray:
     return p
 
 
-def one_per_client(name: str, array: FloatArray, weights: FloatArray) -> FloatArray:
-    """Return `array`, or say that it is not as long as the weights."""
-    if array.size != weights.size:
+def one_per_client(name: str, array: FloatArray, n: int) -> FloatArray:
+    """Return `array`, or say that it is not of length n."""
+    if array.size != n:
         raise InputError(
-            f"{name} must have one entry per client, got {array.size} for "
-            f"{weights.size} weights; give arrays of equal length"
+            f"{name} must have one entry per client, got {array.size} for {n} clients; "
+            "give arrays of equal length"
         )
     return array
 
@@ -76,9 +76,9 @@ def positive_column(name: str, values: ArrayLike) -> FloatArray:
     return array
 
 
-def norm_column(grad_norms: ArrayLike, weights: FloatArray) -> FloatArray:
+def norm_column(grad_norms: ArrayLike, n: int) -> FloatArray:
     """Return a fresh vector of norms G_i ≥ 0, one per client, of a span that can be computed."""
-    norms = one_per_client("grad_norms", column("grad_norms", grad_norms), weights)
+    norms = one_per_client("grad_norms", column("grad_norms", grad_norms), n)
     refuse_first("grad_norms", norms, norms < 0, "be at least 0", "report a norm, not a slope")
     refuse_wide("grad_norms", norms)
     return norms
@@ -86,12 +86,7 @@ def norm_column(grad_norms: ArrayLike, weights: FloatArray) -> FloatArray:
 
 def probabilities(q: ArrayLike, n: int) -> FloatArray:
     """Return q as a vector of n probabilities, or say what is wrong with it."""
-    array = column("q", q)
-    if array.size != n:
-        raise InputError(
-            f"q must have one entry per client, got {array.size} for {n} clients; "
-            "give arrays of equal length"
-        )
+    array = one_per_client("q", column("q", q), n)
     refuse_first("q", array, array < 0, "be at least 0", "give probabilities")
     with np.errstate(over="ignore"):  # infinity is no sum of 1
         total = float(array.sum())
@@ -119,7 +114,7 @@ def positive_count(
     if count < 1:
         raise InputError(f"{name} must be at least 1, got {count}; {remedy}")
     if count > most:
-        raise InputError(f"{name} must be at most {most:,}, got {count}; {remedy}")
+        raise InputError(f"{name} must be at most {most:,}, got {shown(count)}; {remedy}")
     return count
 
 

@@ -58,8 +58,8 @@ class Profile:
         beta_over_alpha: float | None = None,
     ) -> None:
         p = shares(weights)
-        t = one_per_client("times", positive_column("times", times), p)
-        norms = norm_column(grad_norms, p)
+        t = one_per_client("times", positive_column("times", times), p.size)
+        norms = norm_column(grad_norms, p.size)
         for name, array in (("weights", p), ("times", t), ("grad_norms", norms)):
             array.setflags(write=False)
             object.__setattr__(self, name, array)

@@ -33,7 +33,7 @@ def variance_term(q: ArrayLike, weights: ArrayLike, grad_norms: ArrayLike) -> fl
     4.0
     """
     p = positive_column("weights", weights)
-    norms = norm_column(grad_norms, p)
+    norms = norm_column(grad_norms, p.size)
     probability = probabilities(q, p.size)
     importance = p * norms
     refuse_first(

@@ -18,6 +18,7 @@ from fedpace.checks import (
     probabilities,
     refuse_first,
     shares,
+    shown,
 )
 from fedpace.errors import InputError
 from fedpace.profile import Profile
@@ -86,13 +87,13 @@ class Everyone:
 
     def expected_round_time(self, times: ArrayLike) -> float:
         """Return the time of the slowest client."""
-        return float(one_per_client("times", positive_column("times", times), self.weights).max())
+        return float(one_per_client("times", positive_column("times", times), self.n).max())
 
     def variance_term(self, profile: Profile) -> float:
         """Return 0: nothing is sampled."""
         return 0.0
 
-    def among(self, present: NDArray[np.bool_]) -> Design:
+    def among(self, present: ArrayLike) -> Design:
         """Return everyone who is present."""
         clients = _those(present, self.weights)
         return Among(Everyone(_divided(self.weights[clients])), clients, self.n)
@@ -172,7 +173,7 @@ class WithReplacement:
         """Return S(q)."""
         return variance_term(self.q, profile.weights, profile.grad_norms)
 
-    def among(self, present: NDArray[np.bool_]) -> Design:
+    def among(self, present: ArrayLike) -> Design:
         """Return K draws from q restricted to those present.
 
         Where the others took more of the data with them than of the draws, a weight may come out
@@ -240,7 +241,7 @@ class Published:
         uniform = np.full(profile.n, 1 / profile.n)
         return variance_term(uniform, profile.weights, profile.grad_norms)
 
-    def among(self, present: NDArray[np.bool_]) -> Design:
+    def among(self, present: ArrayLike) -> Design:
         """Return K distinct clients of those present."""
         clients = _those(present, self.weights)
         return Among(Published(self.k, _divided(self.weights[clients])), clients, self.n)
@@ -271,7 +272,8 @@ class Among:
 
     def expected_round_time(self, times: ArrayLike) -> float:
         """Return that of the inner design; `times` are the whole fleet's."""
-        return self.design.expected_round_time(positive_column("times", times)[self.clients])
+        whole = one_per_client("times", positive_column("times", times), self.n)
+        return self.design.expected_round_time(whole[self.clients])
 
     def variance_term(self, profile: Profile) -> float:
         """Return that of the inner design; `profile` is the whole fleet's."""
@@ -279,11 +281,12 @@ class Among:
         inner = Profile(weights, profile.times[self.clients], profile.grad_norms[self.clients])
         return self.design.variance_term(inner)
 
-    def among(self, present: NDArray[np.bool_]) -> Design:
+    def among(self, present: ArrayLike) -> Design:
         """Return the inner design among those who are also present here."""
-        inner = self.design.among(present[self.clients])
-        assert isinstance(inner, Among)
-        return Among(inner.design, self.clients[inner.clients], self.n)
+        inner = self.design.among(_truth_values(present, self.n)[self.clients])
+        if isinstance(inner, Among):
+            return Among(inner.design, self.clients[inner.clients], self.n)
+        return Among(inner, self.clients, self.n)
 
     @property
     def largest_weight(self) -> float:
@@ -291,14 +294,23 @@ class Among:
         return self.design.largest_weight
 
 
-def _those(present: NDArray[np.bool_], weights: FloatArray) -> IntArray:
-    """Return the numbers of those present; those beyond the end came later and are not drawn."""
-    if present.dtype != np.bool_ or present.ndim != 1 or present.size < weights.size:
+def _truth_values(present: ArrayLike, n: int) -> NDArray[np.bool_]:
+    """Return who of n clients is present; those beyond the end came later and are not drawn."""
+    try:
+        array = np.asarray(present)
+    except ValueError:  # rows of different length
+        array = np.asarray(None)
+    if array.dtype != np.bool_ or array.ndim != 1 or array.size < n:
         raise InputError(
-            f"present must be one truth value per client, got {present.dtype} of shape "
-            f"{present.shape} for {weights.size} clients; compare with something"
+            f"present must be one truth value per client, got {shown(present)} for {n} clients; "
+            "give an array of True and False"
         )
-    clients = np.flatnonzero(present[: weights.size])
+    return array[:n]
+
+
+def _those(present: ArrayLike, weights: FloatArray) -> IntArray:
+    """Return the numbers of those present."""
+    clients = np.flatnonzero(_truth_values(present, weights.size))
     if clients.size == 0:
         raise InputError("present must hold somebody, got nobody; wait for clients")
     return clients

@@ -3,11 +3,14 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from fedpace.checks import positive_count
+import numpy as np
+
+from fedpace.checks import number, positive_count, shown
 from fedpace.errors import InputError, nearest
 from fedpace.profile import Profile
 from fedpace.sampling.design import Design
 from fedpace.sampling.schemes import SCHEMES, Scheme
+from fedpace.sampling.solution import CAP_REMEDY
 
 
 class Prediction(NamedTuple):
@@ -62,13 +65,17 @@ def plan(
     uniform 3.25 1.0 1.0
     """
     k = positive_count("k", k)
+    ks = (k,) if ks is None else ks
+    for argument, values in (("ks", ks), ("schemes", schemes)):
+        if not np.iterable(values):
+            raise InputError(f"{argument} must be a list, got {shown(values)}; put it in brackets")
+    if max_weight is not None:
+        max_weight = number("max_weight", max_weight, CAP_REMEDY)
     reference = uniform_cost(profile, k)
-    for each in (k,) if ks is None else ks:
+    for each in ks:
         each = positive_count("k", each)
         at = _at(profile, k, each)
-        cap = max_weight
-        if cap is not None and each < k:
-            cap = max(cap, 1 / each)
+        cap = max(max_weight, 1 / each) if max_weight is not None and each < k else max_weight
         for name in schemes:
             design = scheme_named(name)(at, each, max_weight=cap)
             yield predict(at, name, design, each, reference=reference)
@@ -100,8 +107,9 @@ def uniform_cost(profile: Profile, k: int) -> float:
 
 def scheme_named(name: str) -> Scheme:
     """Return the scheme of that name, or say which name was meant."""
-    if name not in SCHEMES:
-        raise InputError(f"scheme must be a known name, got '{name}'; {nearest(name, SCHEMES)}")
+    if not isinstance(name, str) or name not in SCHEMES:
+        hint = nearest(str(name), SCHEMES)
+        raise InputError(f"scheme must be a known name, got {shown(name)}; {hint}")
     return SCHEMES[name]
 
 
