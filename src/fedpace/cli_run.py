@@ -27,7 +27,7 @@ from fedpace.checks import positive_count
 from fedpace.cli_data import FOLDER, OVERRIDES, SETUP, say
 from fedpace.errors import InputError, MissingExtraError, nearest
 from fedpace.files import made_folder, write_text
-from fedpace.sampling.schemes import SCHEMES, VARIANTS
+from fedpace.sampling.schemes import SCHEMES
 
 if TYPE_CHECKING:
     from fedpace.report.summary import Interval, SchemeSummary
@@ -45,7 +45,7 @@ PARTS = 10
 
 
 OUT = typer.Option(help="The directory for the runs; the same one resumes.")
-CHOSEN = typer.Option(help=f"all, or some of: {', '.join((*SCHEMES, *VARIANTS))}.")
+CHOSEN = typer.Option(help=f"all, or some of: {', '.join(SCHEMES)}.")
 COUNT = typer.Option(help="How many seeds.")
 FIRST = typer.Option(help="The first of them.")
 
@@ -121,7 +121,7 @@ def named_schemes(text: str) -> list[str]:
     if text.strip() == "all":
         return list(SCHEMES)
     names = [name.strip() for name in text.split(",")]
-    known = ("all", *SCHEMES, *VARIANTS)
+    known = ("all", *SCHEMES)
     for name in names:
         if name not in known or name == "all":
             raise InputError(

@@ -13,7 +13,7 @@ from fedpace.rounds.loop import start, train
 from fedpace.rounds.schedules import inverse
 from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop
-from fedpace.sampling.design import Design, Draw, Everyone, Published, WithReplacement
+from fedpace.sampling.design import Design, Draw, Everyone, WithReplacement
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Steady, Varying
 from tests import reference
@@ -48,12 +48,6 @@ def participants(design: Design, draw: Draw) -> list[reference.Participant]:
         p = SIZES / SIZES.sum()
         assert draw.clients.tolist() == list(range(SIZES.size))
         return [reference.Participant(i, float(p[i])) for i in range(SIZES.size)]
-    if isinstance(design, Published):
-        p = SIZES / SIZES.sum()
-        return [
-            reference.Participant(i, 1 / design.k, SIZES.size * float(p[i]))
-            for i in draw.clients.tolist()
-        ]
     assert isinstance(design, WithReplacement)
     p, q, k = design.weights, design.q, design.k
     counts = np.rint(draw.weights * k * q[draw.clients] / p[draw.clients]).astype(int)
@@ -93,7 +87,7 @@ def assert_equals_reference(backend: Simulator, design: Design) -> list[Draw]:
                 clients[client],
                 batches(backend, r, client),
                 classes=CLASSES,
-                rate=schedule(r) * (1.0 if draw.rates is None else float(draw.rates[i])),
+                rate=schedule(r),
                 weight_decay=backend.weight_decay,
                 clip=backend.clip,
             )
@@ -131,11 +125,6 @@ def test_equals_the_reference_with_clipping(clip: float) -> None:
 def test_equals_the_reference_with_clipping_and_weight_decay_together() -> None:
     backend = replace(simulator(), clip=0.4, weight_decay=0.2)
     assert_equals_reference(backend, with_replacement(6))
-
-
-def test_equals_the_reference_with_learning_rates_that_differ_between_clients() -> None:
-    draws = assert_equals_reference(simulator(), Published(3, SIZES / SIZES.sum()))
-    assert all(draw.rates is not None for draw in draws)
 
 
 @pytest.mark.parametrize("batch", [1, 40])

@@ -30,7 +30,7 @@ from tests.network.fleet import ROOT, SEED, N, ended, simulator, until
 from tests.studies.tiny import tiny_study
 
 distributed = pytest.importorskip("distributed")
-ALL = Draw(np.arange(N), np.full(N, 0.25), rates=np.array([1.0, 0.5, 2.0, 1.5]))
+ALL = Draw(np.arange(N), np.full(N, 0.25))
 
 
 def dask(*args: object) -> subprocess.Popen[bytes]:

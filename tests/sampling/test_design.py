@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedpace import Draw, Everyone, InputError, Profile, WithReplacement, expected_round_time
 from fedpace.checks import FloatArray
-from fedpace.sampling.design import Design, Published
+from fedpace.sampling.design import Design
 from tests.sampling.fleets import Fleet, fleets, random_fleet
 
 EIGHTHS = 8
@@ -88,7 +88,6 @@ def test_a_client_drawn_several_times_stands_once_with_all_its_weight() -> None:
     draw = drawn_with(design, 0.9, 0.1, 0.6, 0.7)
     assert draw.clients.tolist() == [0, 1]
     assert draw.weights == pytest.approx([0.75 / 2, 3 * 0.25 / 2])
-    assert draw.rates is None
 
 
 def test_the_ends_of_the_unit_interval_are_clients() -> None:
@@ -191,7 +190,6 @@ def test_everyone_takes_part_with_their_own_weight() -> None:
     draw = everyone.draw(np.random.default_rng(0))
     assert draw.clients.tolist() == [0, 1, 2]
     assert draw.weights.tolist() == [0.5, 0.3, 0.2]
-    assert draw.rates is None
     assert everyone.expected_round_time([1.0, 7.0, 2.0]) == 7.0
     assert everyone.largest_weight == 0.5
     profile = Profile([0.5, 0.3, 0.2], [1.0, 7.0, 2.0], [1.0, 1.0, 1.0])
@@ -240,9 +238,7 @@ def test_times_of_other_clients_are_refused(design: Design, n: int) -> None:
         design.expected_round_time(np.ones(n))
 
 
-@pytest.mark.parametrize(
-    "design", [Everyone(FOUR), WithReplacement([0.4, 0.3, 0.2, 0.1], 3, FOUR), Published(4, FOUR)]
-)
+@pytest.mark.parametrize("design", [Everyone(FOUR), WithReplacement([0.4, 0.3, 0.2, 0.1], 3, FOUR)])
 def test_among_those_present_is_the_design_of_a_fleet_without_the_others(design: Design) -> None:
     inner = design.among(PRESENT)
     here = np.flatnonzero(PRESENT)
@@ -250,8 +246,6 @@ def test_among_those_present_is_the_design_of_a_fleet_without_the_others(design:
     alone: Design = Everyone(p)
     if isinstance(design, WithReplacement):
         alone = WithReplacement(design.q[here] / design.q[here].sum(), 3, p)
-    elif isinstance(design, Published):
-        alone = Published(4, p)
     times, norms = np.array([1.0, 9.0, 2.0, 3.0]), np.array([1.0, 2.0, 3.0, 4.0])
     one, other = inner.draw(np.random.default_rng(7)), alone.draw(np.random.default_rng(7))
     np.testing.assert_array_equal(one.clients, here[other.clients])

@@ -29,7 +29,6 @@ COLOURS = {
     "statistical": "#009E73",
     "optimal-mean": "#E69F00",
     "optimal-max": "#D55E00",
-    "uniform-published": "#CC79A7",
 }
 # For schemes that are not among the compared ones; the last of Okabe and Ito's colours.
 OTHER_COLOUR = "#CC79A7"

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpace.checks import FloatArray
-from fedpace.sampling.schemes import SCHEMES, VARIANTS, WITHOUT_PILOTS
+from fedpace.sampling.schemes import SCHEMES, WITHOUT_PILOTS
 from fedpace.studies.store import NAMES, Run
 from fedpace.studies.study import Study
 
-ORDER = (*SCHEMES, *VARIANTS)
 SWEPT = "sampling.c_over_s0"
 # Of a field that the other setup does not have; None says that it has no value.
 NOT_THERE = object()
@@ -40,7 +39,7 @@ class Setup:
     def schemes(self) -> list[str]:
         """The schemes that were run, in the usual order."""
         present = {run.scheme for run in self.runs}
-        return [*(name for name in ORDER if name in present), *sorted(present - {*ORDER})]
+        return [*(name for name in SCHEMES if name in present), *sorted(present - {*SCHEMES})]
 
     @property
     def seeds(self) -> list[int]:

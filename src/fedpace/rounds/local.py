@@ -55,7 +55,7 @@ class LocalSteps:
         x: AnyFloats,
         y: NDArray[np.int64],
         rows: NDArray[np.int64],
-        rates: float | FloatArray,
+        rate: float,
     ) -> Trained:
         """Run E steps of m clients at once on the rows (E, m, batch) of prepared x and of y."""
         labels = y.take(rows)
@@ -67,18 +67,18 @@ class LocalSteps:
             model.gradients(local, x.take(rows[step], axis=0), labels[step], gradient)
             norms = np.vecdot(gradient, gradient)
             squares += norms
-            self._descend(local, gradient, norms, rates)
+            self._descend(local, gradient, norms, rate)
         return Trained((local - sent).astype(np.float64), np.sqrt(squares / self.count))
 
     def _descend(
-        self, local: AnyFloats, gradient: AnyFloats, norms: AnyFloats, rates: float | FloatArray
+        self, local: AnyFloats, gradient: AnyFloats, norms: AnyFloats, rate: float
     ) -> None:
         if self.clip is not None:
             least = np.finfo(norms.dtype).tiny  # so that a zero gradient stays one
             gradient *= np.minimum(1, self.clip / np.sqrt(np.maximum(norms, least)))[:, None]
         if self.weight_decay:
             gradient += self.weight_decay * local
-        gradient *= rates
+        gradient *= rate
         local -= gradient
 
 

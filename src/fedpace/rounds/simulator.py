@@ -74,9 +74,8 @@ class Simulator:
         """Run E local steps of every drawn client."""
         clients = draw.clients
         rows = self._batches(round_index, clients)
-        rates = learning_rate if draw.rates is None else learning_rate * draw.rates[:, None]
         trained = self.steps.train(
-            self.model, parameters, self._train_x, self.data.train.y, rows, rates
+            self.model, parameters, self._train_x, self.data.train.y, rows, learning_rate
         )
         return Reply(
             clients, trained.updates, self.times.at(round_index, clients), trained.grad_norms

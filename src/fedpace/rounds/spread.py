@@ -113,8 +113,7 @@ class Cluster:
 
 
 def _part(draw: Draw, first: int, end: int) -> Draw:
-    rates = None if draw.rates is None else draw.rates[first:end]
-    return Draw(draw.clients[first:end], draw.weights[first:end], rates)
+    return Draw(draw.clients[first:end], draw.weights[first:end])
 
 
 def _joined(parts: list[Reply]) -> Reply:

@@ -31,12 +31,11 @@ class Draw(NamedTuple):
     """One round's distinct clients, ascending, and the weights of their updates.
 
     The aggregate is w + Σ_i weights_i (w_i − w), for every design. A client drawn m times
-    stands here once, with m times the weight. `rates`, if any, scale the clients' learning rates.
+    stands here once, with m times the weight.
     """
 
     clients: IntArray
     weights: FloatArray
-    rates: FloatArray | None = None
 
 
 class Design(Protocol):
@@ -197,64 +196,6 @@ class WithReplacement:
     def largest_weight(self) -> float:
         """The largest p_i / (K q_i)."""
         return float((self.weights / (self.k * self.q)).max())
-
-
-@dataclass(frozen=True, eq=False)
-class Published:
-    """Uniform sampling as in the paper's published code: not unbiased; for comparison only.
-
-    K distinct clients, updates averaged plainly, and client i's learning rate scaled by N p_i
-    instead of its weight. The two agree to first order in the learning rate.
-    """
-
-    k: int
-    weights: FloatArray
-
-    def __init__(self, k: int, weights: ArrayLike) -> None:
-        p = shares(weights)
-        object.__setattr__(self, "k", min(positive_count("k", k), p.size))
-        object.__setattr__(self, "weights", p)
-
-    def draw(self, rng: np.random.Generator) -> Draw:
-        """Draw K distinct clients."""
-        n = self.weights.size
-        clients = np.sort(rng.choice(n, self.k, replace=False, shuffle=False))
-        return Draw(clients, np.full(self.k, 1 / self.k), n * self.weights[clients])
-
-    def expected_round_time(self, times: ArrayLike) -> float:
-        """Return the exact expected slowest of K distinct clients.
-
-        The i-th fastest is the slowest with probability C(i−1, K−1) / C(N, K); each gap in times
-        is waited for unless all K are among the faster ones.
-        """
-        t = np.sort(positive_column("times", times))
-        n = t.size
-        slower = np.arange(n - 1, 0, -1)  # clients behind each gap
-        # P(no draw behind the gap) = Π_j (1 − slower / (n − j)), zero where too few are left.
-        nobody = np.ones(n - 1)
-        for j in range(self.k):
-            nobody *= np.maximum(1 - slower / (n - j), 0)
-        return float(t[0] + (1 - nobody) @ np.diff(t))
-
-    def variance_term(self, profile: Profile) -> float:
-        """Return that of uniform sampling with replacement, an upper bound."""
-        uniform = np.full(profile.n, 1 / profile.n)
-        return variance_term(uniform, profile.weights, profile.grad_norms)
-
-    def among(self, present: ArrayLike) -> Design:
-        """Return K distinct clients of those present."""
-        clients = _those(present, self.weights)
-        return Among(Published(self.k, _divided(self.weights[clients])), clients, self.n)
-
-    @property
-    def n(self) -> int:
-        """The number of clients."""
-        return self.weights.size
-
-    @property
-    def largest_weight(self) -> float:
-        """The largest N p_i / K."""
-        return float(self.weights.max()) * self.weights.size / self.k
 
 
 @dataclass(frozen=True, eq=False)

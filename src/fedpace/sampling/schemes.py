@@ -6,7 +6,7 @@ import numpy as np
 
 from fedpace.checks import positive_count
 from fedpace.profile import Profile
-from fedpace.sampling.design import Design, Everyone, Published, WithReplacement
+from fedpace.sampling.design import Design, Everyone, WithReplacement
 from fedpace.sampling.max_time import solve_max_time
 from fedpace.sampling.mean_time import solve_mean_time
 
@@ -75,11 +75,6 @@ def optimal_max(profile: Profile, k: int, *, max_weight: float | None = None) ->
     return WithReplacement(solution.q, k, profile.weights, solution=solution)
 
 
-def uniform_published(profile: Profile, k: int, *, max_weight: float | None = None) -> Design:
-    """Uniform sampling without replacement, as in the paper's published code; biased."""
-    return Published(k, profile.weights)
-
-
 SCHEMES: dict[str, Scheme] = {
     "full": full,
     "uniform": uniform,
@@ -89,8 +84,5 @@ SCHEMES: dict[str, Scheme] = {
     "optimal-max": optimal_max,
 }
 
-# Not among the schemes that are compared by default.
-VARIANTS: dict[str, Scheme] = {"uniform-published": uniform_published}
-
 # Need nothing but the sample counts: no gradient norms, no times, and so no pilots.
-WITHOUT_PILOTS = ("full", "uniform", "weighted", "uniform-published")
+WITHOUT_PILOTS = ("full", "uniform", "weighted")

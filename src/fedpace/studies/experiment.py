@@ -33,7 +33,7 @@ from fedpace.rounds import schedules
 from fedpace.rounds.backend import Backend
 from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop
-from fedpace.sampling.schemes import SCHEMES, VARIANTS, WITHOUT_PILOTS, Scheme
+from fedpace.sampling.schemes import SCHEMES, WITHOUT_PILOTS, Scheme
 from fedpace.seeds import Seeds
 from fedpace.studies.study import ImagesSection, OwnSection, Study, SyntheticSection
 from fedpace.times.distributions import usual_times
@@ -110,11 +110,10 @@ def stopping(study: Study) -> Stop:
 
 
 def known_scheme(name: str) -> Scheme:
-    """Return a scheme or a variant by name, or say which name was meant."""
-    schemes = SCHEMES | VARIANTS
-    if name not in schemes:
-        raise InputError(f"schemes must be known names, got '{name}'; {nearest(name, schemes)}")
-    return schemes[name]
+    """Return a scheme by name, or say which name was meant."""
+    if name not in SCHEMES:
+        raise InputError(f"schemes must be known names, got '{name}'; {nearest(name, SCHEMES)}")
+    return SCHEMES[name]
 
 
 def check_at_hand(study: Study) -> None:
