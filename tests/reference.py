@@ -11,11 +11,10 @@ Samples = tuple[list[list[float]], list[int]]
 
 
 class Participant(NamedTuple):
-    """A drawn client, what its update weighs, and what its learning rate is multiplied by."""
+    """A drawn client, and what its update weighs."""
 
     client: int
     weight: float
-    rate: float = 1.0
 
 
 class Local(NamedTuple):
@@ -110,7 +109,7 @@ def fedavg(
                 clients[participant.client],
                 batches(r, participant.client),
                 classes=classes,
-                rate=schedule(r) * participant.rate,
+                rate=schedule(r),
                 weight_decay=weight_decay,
                 clip=clip,
             )

@@ -17,6 +17,10 @@ GOOD: dict[str, Any] = {"weights": [0.5, 0.3, 0.2], "times": [1, 2, 3], "grad_no
 counts = st.lists(st.integers(1, 10**6), min_size=1, max_size=20)
 
 
+# A signalling NaN warns when it is converted to another type.
+SIGNALLING = np.array([0x3F800000, 0x7F800001, 0x40000000], np.uint32).view(np.float32)
+
+
 def refusal(make: Callable[[], object]) -> str:
     """Return the message; it must be one line that ends in a remedy."""
     with pytest.raises(InputError) as refused:
@@ -128,7 +132,7 @@ def test_a_norm_of_zero_stands_for_the_smallest_positive(
         ({"times": [1, 2, np.nan]}, "times must be finite, got nan for client 2; measure it"),
         ({"times": [1, np.inf, 2]}, "times must be finite, got inf for client 1; measure it"),
         ({"times": [1, None, 2]}, "times must be finite, got nan for client 1; measure it"),
-        ({"times": [1, 2]}, "times must have one entry per client, got 2 for 3 weights; give ar"),
+        ({"times": [1, 2]}, "times must have one entry per client, got 2 for 3 clients; give ar"),
         ({"times": [10**400, 1, 1]}, "times must be "),
         ({"times": np.array([1 + 2j, 1, 1])}, "times must be "),
         ({"times": [1e101, 1e100, 1e100]}, "got 1e+101 for client 0; check the unit"),
@@ -141,22 +145,51 @@ def test_a_norm_of_zero_stands_for_the_smallest_positive(
         ({"weights": [1e-40, 0.5, 0.5]}, "weights must lie within a factor of 1e+30 of each other"),
         ({"grad_norms": [1, -2, 3]}, "grad_norms must be at least 0, got -2 for client 1; report"),
         ({"grad_norms": [1, 2, np.nan]}, "grad_norms must be finite, got nan for client 2; "),
-        ({"grad_norms": [1]}, "grad_norms must have one entry per client, got 1 for 3 weights; "),
+        ({"grad_norms": [1]}, "grad_norms must have one entry per client, got 1 for 3 clients; "),
         ({"grad_norms": [1e-20, 0, 1e15]}, "grad_norms must lie within a factor of 1e+30 of each"),
         ({"grad_norms": [0, 1e-200, 1e-200]}, "got 1e-200 for client 1; check the unit"),
         ({"beta_over_alpha": -1.0}, "beta_over_alpha must be finite and at least 0, got -1; leave"),
         ({"beta_over_alpha": np.nan}, "beta_over_alpha must be finite and at least 0, got nan; "),
         ({"beta_over_alpha": np.inf}, "beta_over_alpha must be finite and at least 0, got inf; "),
         ({"beta_over_alpha": 1e40}, "beta_over_alpha must be at most 1e+30 times (Σ p_i G_i)² ="),
-        ({"beta_over_alpha": "x"}, "beta_over_alpha must be "),
-        ({"beta_over_alpha": [1.0, 2.0]}, "beta_over_alpha must be "),
-        ({"beta_over_alpha": 10**400}, "beta_over_alpha must be "),
+        ({"beta_over_alpha": "x"}, "beta_over_alpha must be a number, got 'x'; leave it out for"),
+        ({"beta_over_alpha": "3"}, "beta_over_alpha must be a number, got '3'; leave it out for"),
+        ({"beta_over_alpha": [1.0]}, "beta_over_alpha must be a number, got [1.0]; leave it"),
+        ({"beta_over_alpha": np.ones(1)}, "beta_over_alpha must be a number, got array([1.]); "),
+        ({"beta_over_alpha": 1j}, "beta_over_alpha must be a number, got 1j; leave it out"),
+        ({"beta_over_alpha": 10**400}, "beta_over_alpha must be a number, got 10000000"),
     ],
 )
 def test_every_refusal_names_argument_value_client_and_remedy(
     changes: dict[str, Any], message: str
 ) -> None:
     assert message in refusal(lambda: Profile(**(GOOD | changes)))
+
+
+@pytest.mark.parametrize("name", ["weights", "times", "grad_norms", "samples"])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1.0, 1e308, 1.0], "must lie between 1e-100 and 1e+100, got 1e+308 for client 1; check"),
+        ([1e308, 1e308, 1e308], "must lie between 1e-100 and 1e+100, got 1e+308 for client 0; "),
+        (SIGNALLING, "must be finite, got nan for client 1; measure it"),
+        (SIGNALLING.astype(object), "must be finite, got nan for client 1; measure it"),
+        (np.full(3, np.longdouble("1e4000")), "must be finite, got inf for client 0; measure it"),
+        (np.array([1, 10**400, 1], object), "must be numbers, got array([1, 100000"),
+        (np.zeros(3, "datetime64[s]"), "datetime64[s] is no real number"),
+    ],
+)
+def test_numbers_beyond_float64_are_refused_without_a_warning(
+    name: str, values: Any, message: str
+) -> None:
+    columns = GOOD | {name: values}
+    make = Profile
+    if name == "samples":
+        columns.pop("weights")
+        make = Profile.from_samples  # type: ignore[assignment]
+    said = refusal(lambda: make(**columns))
+    assert said.startswith(f"{name} must ")
+    assert message in said
 
 
 def test_the_widest_span_that_is_allowed_is_accepted() -> None:
@@ -180,6 +213,7 @@ def test_counts_may_be_any_kind_of_integer(k: Any) -> None:
         (2.0, "k must be an integer, got 2.0; give 1 or more"),
         ("2", "k must be an integer, got '2'; give 1 or more"),
         (None, "k must be an integer, got None; give 1 or more"),
+        (np.arange(100), "k must be an integer, got array([ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,"),
         (True, "k must be an integer, got True; give 1 or more"),
         (np.True_, "k must be an integer, got np.True_; give 1 or more"),
     ],
@@ -202,6 +236,8 @@ def test_probabilities_are_a_fresh_array_even_with_zeros() -> None:
         ([-0.1, 1.1], "q must be at least 0, got -0.1 for client 0; give probabilities"),
         ([0.7, 0.7], "q must sum to 1, got a sum of 1.4; divide by the sum"),
         ([0.5, np.nan], "q must be finite, got nan for client 1; "),
+        ([1e308, 1e308], "q must sum to 1, got a sum of inf; divide by the sum"),
+        ([5e-324, 1.0], "q must be 0 or at least 1e-290, got 4.94066e-324 for client 0; raise it"),
     ],
 )
 def test_what_are_no_probabilities_is_refused(q: list[float], message: str) -> None:

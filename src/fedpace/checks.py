@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +20,8 @@ SUM_TOLERANCE = 1e-6
 WIDEST_SPAN = 1e30
 # Squares of larger numbers, or of the inverse of smaller ones, leave float64.
 LARGEST = 1e100
+# Weights p_i / (K q_i) of a smaller probability leave float64.
+RAREST = 1e-290
 # No round draws more often; and K stays exact in float64.
 LARGEST_COUNT = 10**12
 
@@ -34,12 +36,12 @@ def shares(weights: ArrayLike) -> FloatArray:
     return p
 
 
-def one_per_client(name: str, array: FloatArray, weights: FloatArray) -> FloatArray:
-    """Return `array`, or say that it is not as long as the weights."""
-    if array.size != weights.size:
+def one_per_client(name: str, array: FloatArray, n: int) -> FloatArray:
+    """Return `array`, or say that it is not of length n."""
+    if array.size != n:
         raise InputError(
-            f"{name} must have one entry per client, got {array.size} for "
-            f"{weights.size} weights; give arrays of equal length"
+            f"{name} must have one entry per client, got {array.size} for {n} clients; "
+            "give arrays of equal length"
         )
     return array
 
@@ -47,11 +49,13 @@ def one_per_client(name: str, array: FloatArray, weights: FloatArray) -> FloatAr
 def column(name: str, values: ArrayLike) -> FloatArray:
     """Return a fresh float64 vector of finite numbers, or say which entry is not one."""
     try:
-        if np.iscomplexobj(values):
-            raise TypeError("complex numbers have no order")
-        array = np.array(values, dtype=np.float64)
+        if (kind := np.asarray(values).dtype).kind in "cmM":
+            raise TypeError(f"{kind} is no real number")
+        # Signalling NaNs and wider floats warn when they are converted; they are refused below.
+        with np.errstate(invalid="ignore", over="ignore"):
+            array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{name} must be numbers, got {values!r:.60}; {error}") from None
+        raise InputError(f"{name} must be numbers, got {shown(values)}; {error}") from None
     if array.ndim != 1 or array.size == 0:
         raise InputError(
             f"{name} must be a vector with one entry per client, got shape {array.shape}; "
@@ -69,22 +73,28 @@ def positive_column(name: str, values: ArrayLike) -> FloatArray:
     return array
 
 
+def norm_column(grad_norms: ArrayLike, n: int) -> FloatArray:
+    """Return a fresh vector of norms G_i ≥ 0, one per client, of a span that can be computed."""
+    norms = one_per_client("grad_norms", column("grad_norms", grad_norms), n)
+    refuse_first("grad_norms", norms, norms < 0, "be at least 0", "report a norm, not a slope")
+    refuse_wide("grad_norms", norms)
+    return norms
+
+
 def probabilities(q: ArrayLike, n: int) -> FloatArray:
     """Return q as a vector of n probabilities, or say what is wrong with it."""
-    array = column("q", q)
-    if array.size != n:
-        raise InputError(
-            f"q must have one entry per client, got {array.size} for {n} clients; "
-            "give arrays of equal length"
-        )
+    array = one_per_client("q", column("q", q), n)
     refuse_first("q", array, array < 0, "be at least 0", "give probabilities")
     sum_to_one("q", array, "divide by the sum")
+    rare = (array > 0) & (array < RAREST)
+    refuse_first("q", array, rare, f"be 0 or at least {RAREST:g}", "raise it, or cap the weights")
     return array
 
 
 def sum_to_one(name: str, array: FloatArray, remedy: str) -> float:
     """Return the sum, which is 1 up to rounding."""
-    total = float(array.sum())
+    with np.errstate(over="ignore"):  # infinity is no sum of 1
+        total = float(array.sum())
     if abs(total - 1) > SUM_TOLERANCE:
         raise InputError(f"{name} must sum to 1, got a sum of {total:.9g}; {remedy}")
     return total
@@ -103,12 +113,33 @@ def positive_count(
             raise TypeError
         count = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise InputError(f"{name} must be an integer, got {value!r}; give 1 or more") from None
+        raise InputError(f"{name} must be an integer, got {shown(value)}; give 1 or more") from None
     if count < 1:
         raise InputError(f"{name} must be at least 1, got {count}; {remedy or 'give 1 or more'}")
     if count > most:
-        raise InputError(f"{name} must be at most {most:,}, got {count}; {remedy or 'give fewer'}")
+        raise InputError(
+            f"{name} must be at most {most:,}, got {shown(count)}; {remedy or 'give fewer'}"
+        )
     return count
+
+
+def number(name: str, value: Any, remedy: str) -> float:
+    """Return a single number, finite or not, as a float.
+
+    >>> number("beta_over_alpha", 2, "leave it out")
+    2.0
+    """
+    try:
+        if isinstance(value, str | bytes) or np.ndim(value) or np.iscomplexobj(value):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{name} must be a number, got {shown(value)}; {remedy}") from None
+
+
+def shown(value: object) -> str:
+    """Return what a value looks like, in one line of at most 60 characters."""
+    return " ".join(repr(value).split())[:60]
 
 
 def refuse_first(

@@ -11,11 +11,10 @@ from numpy.typing import ArrayLike
 from fedpace.checks import (
     WIDEST_SPAN,
     FloatArray,
-    column,
+    norm_column,
+    number,
     one_per_client,
     positive_column,
-    refuse_first,
-    refuse_wide,
     shares,
 )
 from fedpace.errors import InputError
@@ -59,12 +58,8 @@ class Profile:
         beta_over_alpha: float | None = None,
     ) -> None:
         p = shares(weights)
-        t = positive_column("times", times)
-        norms = column("grad_norms", grad_norms)
-        one_per_client("times", t, p)
-        one_per_client("grad_norms", norms, p)
-        refuse_first("grad_norms", norms, norms < 0, "be at least 0", "report a norm, not a slope")
-        refuse_wide("grad_norms", norms)
+        t = one_per_client("times", positive_column("times", times), p.size)
+        norms = norm_column(grad_norms, p.size)
         for name, array in (("weights", p), ("times", t), ("grad_norms", norms)):
             array.setflags(write=False)
             object.__setattr__(self, name, array)
@@ -122,15 +117,10 @@ class Profile:
 
 def finite_ratio(name: str, ratio: float) -> float:
     """Return c = β/α as a finite number of at least 0, or say what is wrong with it."""
-    try:
-        ratio = float(ratio)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{name} must be a number, got {ratio!r:.60}; {error}") from None
+    remedy = "leave it out for the default (Σ p_i G_i)²"
+    ratio = number(name, ratio, remedy)
     if not (math.isfinite(ratio) and ratio >= 0):
-        raise InputError(
-            f"{name} must be finite and at least 0, got {ratio:g}; "
-            "leave it out for the default (Σ p_i G_i)²"
-        )
+        raise InputError(f"{name} must be finite and at least 0, got {ratio:g}; {remedy}")
     return ratio
 
 

@@ -18,7 +18,6 @@ from PIL import Image
 import fedpace
 from fedpace import SCHEMES, InputError
 from fedpace.report.figures import COLOURS, MOST_POINTS, plan_figure, probabilities_figure, save
-from fedpace.sampling.schemes import VARIANTS
 
 
 def fleet(n: int, spread: float = 0.7, seed: int = 0) -> fedpace.Profile:
@@ -204,7 +203,7 @@ def legend_texts(figure: Figure) -> Sequence[str]:
 
 
 def test_every_scheme_has_a_colour_of_its_own() -> None:
-    assert set(COLOURS) == set(SCHEMES) | set(VARIANTS)
+    assert set(COLOURS) == set(SCHEMES)
     assert len(set(COLOURS.values())) == len(COLOURS)
 
 

@@ -88,6 +88,22 @@ def extreme_fleets(draw: st.DrawFn) -> Fleet:
 
 
 @st.composite
+def widest_fleets(draw: st.DrawFn) -> Fleet:
+    """Draw fleets as far apart as a profile allows, some with times that differ by rounding.
+
+    More clients than the exact solver has groups in one of them, so it merges some.
+    """
+    n = draw(st.sampled_from([2, 3, 5, 20, 2100]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    spans = [draw(st.sampled_from([0.0, 3.0, 14.0])) for _ in range(3)]
+    weights, times, grad_norms = (10.0 ** rng.uniform(-span, span, n) for span in spans)
+    if draw(st.booleans()):
+        times = np.round(times, 1) + times.min()
+    times *= 1 + draw(st.sampled_from([0.0, 1e-15])) * rng.integers(0, 3, n)
+    return Fleet(weights / weights.sum(), times, grad_norms)
+
+
+@st.composite
 def distributions(draw: st.DrawFn, n: int, zeros: bool = False) -> FloatArray:
     """Draw probabilities that are multiples of 2⁻²⁰: their sums are exact, and 1 in total."""
     whole = round(1 / DYADIC)

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -32,6 +34,10 @@ def test_an_important_client_that_is_never_drawn_is_refused() -> None:
         variance_term([1.0, 0.0], [0.5, 0.5], [2.0, 1.0])
 
 
+def test_a_client_that_is_hardly_ever_drawn_costs_more_than_can_be_written() -> None:
+    assert variance_term([1e-250, 1.0], [0.5, 0.5], [1e99, 1e99]) == np.inf
+
+
 def test_columns_of_different_length_are_refused() -> None:
     with pytest.raises(InputError, match="grad_norms must have one entry per client, got 1 for 2"):
         variance_term([0.5, 0.5], [0.5, 0.5], [2.0])
@@ -51,9 +57,12 @@ def test_the_bound_rounds_and_time_agree_with_each_other() -> None:
         ({"beta": -1.0}, "beta must be at least 0, got -1.0"),
         ({"variance": float("nan")}, "variance must be at least 0, got nan"),
         ({"precision": -0.1}, "precision must be positive, got -0.1"),
+        ({"alpha": "2"}, "alpha must be a number, got '2'; see Theorem 1"),
+        ({"beta": None}, "beta must be a number, got None; see Theorem 1"),
+        ({"variance": [1.0]}, r"variance must be a number, got \[1\.0\]; see Theorem 1"),
     ],
 )
-def test_constants_outside_the_theorem_are_refused(change: dict[str, float], message: str) -> None:
+def test_constants_outside_the_theorem_are_refused(change: dict[str, Any], message: str) -> None:
     values = {"variance": 1.0, "alpha": 1.0, "beta": 1.0, "precision": 0.1} | change
     with pytest.raises(InputError, match=message):
         predicted_rounds(
@@ -92,6 +101,7 @@ def test_all_norms_zero_leave_no_variance() -> None:
     ("weights", "grad_norms", "message"),
     [
         ([0.5, 0.5], [-3.0, 1.0], "grad_norms must be at least 0, got -3 for client 0"),
+        ([0.5, 0.5], [1e308, 1.0], "grad_norms must lie between .*, got 1e\\+308 for client 0"),
         ([0.5, 0.5], [1.0, np.inf], "grad_norms must be finite, got inf for client 1"),
         ([0.0, 1.0], [1.0, 1.0], "weights must be positive, got 0 for client 0"),
     ],

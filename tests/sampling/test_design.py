@@ -1,17 +1,16 @@
 """Ways to draw: unbiased by enumeration of the real code, and within the noise of sampling."""
 
 import itertools
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from fedpace import Draw, Everyone, InputError, Profile, WithReplacement, expected_round_time
 from fedpace.checks import FloatArray
-from fedpace.sampling.design import Design, Published
+from fedpace.sampling.design import Design
 from tests.sampling.fleets import Fleet, fleets, random_fleet
 
 EIGHTHS = 8
@@ -89,7 +88,6 @@ def test_a_client_drawn_several_times_stands_once_with_all_its_weight() -> None:
     draw = drawn_with(design, 0.9, 0.1, 0.6, 0.7)
     assert draw.clients.tolist() == [0, 1]
     assert draw.weights == pytest.approx([0.75 / 2, 3 * 0.25 / 2])
-    assert draw.rates is None
 
 
 def test_the_ends_of_the_unit_interval_are_clients() -> None:
@@ -192,7 +190,6 @@ def test_everyone_takes_part_with_their_own_weight() -> None:
     draw = everyone.draw(np.random.default_rng(0))
     assert draw.clients.tolist() == [0, 1, 2]
     assert draw.weights.tolist() == [0.5, 0.3, 0.2]
-    assert draw.rates is None
     assert everyone.expected_round_time([1.0, 7.0, 2.0]) == 7.0
     assert everyone.largest_weight == 0.5
     profile = Profile([0.5, 0.3, 0.2], [1.0, 7.0, 2.0], [1.0, 1.0, 1.0])
@@ -227,18 +224,21 @@ def test_everyone_refuses_weights_that_would_scale_the_model() -> None:
         Everyone([3.0, 1.0])
 
 
-def test_everyone_refuses_times_of_other_clients() -> None:
-    with pytest.raises(InputError, match=r"times must have one entry per client, got 3 for 2"):
-        Everyone([0.5, 0.5]).expected_round_time([1.0, 2.0, 3.0])
-
-
 PRESENT = np.array([True, False, True, True])
 FOUR = np.array([0.1, 0.2, 0.3, 0.4])
 
 
 @pytest.mark.parametrize(
-    "design", [Everyone(FOUR), WithReplacement([0.4, 0.3, 0.2, 0.1], 3, FOUR), Published(4, FOUR)]
+    "design", [Everyone(FOUR), Everyone(FOUR).among(PRESENT), WithReplacement(FOUR, 2, FOUR)]
 )
+@pytest.mark.parametrize("n", [1, 5])
+def test_times_of_other_clients_are_refused(design: Design, n: int) -> None:
+    message = "(times|q) must have one entry per client, got . for . clients; give arrays"
+    with pytest.raises(InputError, match=message):
+        design.expected_round_time(np.ones(n))
+
+
+@pytest.mark.parametrize("design", [Everyone(FOUR), WithReplacement([0.4, 0.3, 0.2, 0.1], 3, FOUR)])
 def test_among_those_present_is_the_design_of_a_fleet_without_the_others(design: Design) -> None:
     inner = design.among(PRESENT)
     here = np.flatnonzero(PRESENT)
@@ -246,8 +246,6 @@ def test_among_those_present_is_the_design_of_a_fleet_without_the_others(design:
     alone: Design = Everyone(p)
     if isinstance(design, WithReplacement):
         alone = WithReplacement(design.q[here] / design.q[here].sum(), 3, p)
-    elif isinstance(design, Published):
-        alone = Published(4, p)
     times, norms = np.array([1.0, 9.0, 2.0, 3.0]), np.array([1.0, 2.0, 3.0, 4.0])
     one, other = inner.draw(np.random.default_rng(7)), alone.draw(np.random.default_rng(7))
     np.testing.assert_array_equal(one.clients, here[other.clients])
@@ -275,11 +273,37 @@ def test_whoever_came_later_than_the_design_is_not_drawn() -> None:
 
 
 @pytest.mark.parametrize(
-    "present", [np.array([1, 0, 1, 1]), np.array([True] * 3), np.ones((4, 1), bool)]
+    "present",
+    [
+        np.array([1, 0, 1, 1]),
+        np.array([True] * 3),
+        np.ones((4, 1), bool),
+        [1, 0, 1, 1],
+        [[True], [True, False]],
+        "yes",
+        None,
+        True,
+    ],
 )
-def test_refuses_what_does_not_say_who_is_present(present: NDArray[np.bool_]) -> None:
-    with pytest.raises(InputError, match="present must be one truth value per client"):
-        Everyone(FOUR).among(present)
+@pytest.mark.parametrize("design", [Everyone(FOUR), Everyone(FOUR).among(PRESENT)])
+def test_refuses_what_does_not_say_who_is_present(design: Design, present: Any) -> None:
+    with pytest.raises(InputError) as refused:
+        design.among(present)
+    message = str(refused.value)
+    assert message.startswith("present must be one truth value per client, got ")
+    assert message.endswith(" for 4 clients; give an array of True and False")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("design", [Everyone(FOUR), WithReplacement(FOUR, 3, FOUR)])
+def test_who_is_present_may_be_a_list(design: Everyone | WithReplacement) -> None:
+    one, other = design.among(PRESENT.tolist()), design.among(PRESENT)
+    for twice in (False, True):
+        if twice:
+            one, other = (each.among(cast(Any, PRESENT[::-1].tolist())) for each in (one, other))
+        one_draw, other_draw = (each.draw(np.random.default_rng(0)) for each in (one, other))
+        assert one_draw.clients.tolist() == other_draw.clients.tolist()
+        assert one_draw.weights.tolist() == other_draw.weights.tolist()
 
 
 def test_refuses_to_draw_among_nobody() -> None:

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -14,6 +14,7 @@ from fedpace import (
 )
 from fedpace.checks import FloatArray
 from fedpace.profile import stand_in
+from fedpace.sampling import mean_time
 from tests.sampling.fleets import (
     EXAMPLES,
     Fleet,
@@ -23,6 +24,7 @@ from tests.sampling.fleets import (
     random_fleet,
     ratios,
     simplex_grid,
+    widest_fleets,
 )
 from tests.sampling.oracles import constrained_descent, log_objective, time_limit
 
@@ -54,12 +56,16 @@ def softmax_optimum(fleet: Fleet, c: float, floors: FloatArray | None = None) ->
     return float(np.exp(min(each.fun for each in found)))
 
 
-def check_valid(solution: Solution, n: int) -> None:
+def check_q(solution: Solution, n: int) -> None:
     assert solution.q.shape == (n,)
     assert np.all(np.isfinite(solution.q))
     assert np.all(solution.q > 0)
     assert solution.q.sum() == pytest.approx(1, abs=1e-12)
     assert np.isfinite(solution.objective)
+
+
+def check_valid(solution: Solution, n: int) -> None:
+    check_q(solution, n)
     assert solution.status == "converged"
 
 
@@ -286,3 +292,63 @@ def test_what_it_takes_to_solve_is_reported() -> None:
     capped = solve_mean_time(*fleet, 1.0, max_weight=0.2, k=8)
     assert 1 <= free.iterations < capped.iterations < 200
     assert solve_mean_time(*fleet, 0.0).iterations == 0
+
+
+# The fleet of a report: warnings are errors in this suite.
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_hundred_million_times_the_least_variance_is_solved_without_a_warning(
+    seed: int, tied: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    weights = rng.pareto(1.1, 3000) + 1e-3
+    times = rng.exponential(size=3000) + 1e-9
+    if tied:
+        times = np.where(rng.random(3000) < 0.5, 0.1, 0.1 + times)
+    fleet = Fleet(weights / weights.sum(), times, rng.lognormal(size=3000))
+    c = 1e8 * fleet.least_variance
+    for solution in (solve_mean_time(*fleet, c), solve_max_time(*fleet, c, 20)):
+        check_valid(solution, 3000)
+
+
+@settings(max_examples=40)
+@given(
+    widest_fleets(),
+    st.sampled_from([0.0, 5e-324, 1e-160, 1e-140, 1e29]) | st.floats(-20, 29).map(lambda x: 10**x),
+    st.sampled_from([None, 1.0, 1 + 1e-11, 1.5, 1e6]),
+)
+def test_the_widest_fleets_are_solved_without_a_warning(
+    fleet: Fleet, ratio: float, cap: float | None
+) -> None:
+    c = ratio * fleet.least_variance
+    max_weight = None if cap is None else cap / 20
+    check_valid(solve_mean_time(*fleet, c, max_weight=max_weight, k=20), fleet.times.size)
+    check_valid(solve_max_time(*fleet, c, 20, max_weight=max_weight), fleet.times.size)
+
+
+@pytest.mark.parametrize("cap", [None, 0.1])
+def test_running_out_of_steps_is_said(monkeypatch: pytest.MonkeyPatch, cap: float | None) -> None:
+    fleet = random_fleet(50, 0)
+    done = solve_mean_time(*fleet, None, max_weight=cap, k=20)
+    monkeypatch.setattr(mean_time, "ROOT_STEPS", 1)
+    stopped = solve_mean_time(*fleet, None, max_weight=cap, k=20)
+    assert (done.status, stopped.status) == ("converged", "iteration-limit")
+    check_q(stopped, 50)
+    assert stopped.objective > done.objective
+    assert stopped.residual > done.residual
+
+
+def test_a_root_beyond_the_farthest_step_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = random_fleet(50, 0)
+    c = 100 * fleet.least_variance
+    done = solve_mean_time(*fleet, c, max_weight=0.06, k=20)
+    monkeypatch.setattr(mean_time, "DOUBLINGS", 1)
+    stopped = solve_mean_time(*fleet, c, max_weight=0.06, k=20)
+    assert (done.status, stopped.status) == ("converged", "iteration-limit")
+    check_q(stopped, 50)
+    assert stopped.objective > done.objective
+
+
+def test_the_end_nearer_to_zero_is_taken_where_there_is_no_root() -> None:
+    assert mean_time._root(lambda at: at, 1.0, 2.0) == (1.0, 4, False)
+    assert mean_time._root(lambda at: at, -2.0, -1.0) == (-1.0, 4, False)

@@ -1,6 +1,7 @@
 """Predictions for one K and for many, against the formula by hand."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from fedpace import (
     plan,
     variance_term,
 )
-from fedpace.sampling.plan import usual_ks
+from fedpace.sampling.plan import scheme_named, usual_ks
 from tests.sampling.fleets import Fleet, fleets, random_fleet
 
 ks = st.integers(1, 30)
@@ -129,6 +130,27 @@ def test_an_unknown_scheme_is_refused_with_the_nearest(name: str, hint: str) -> 
     with pytest.raises(InputError) as refused:
         list(plan(Profile(*random_fleet(5, 0)), 3, schemes=[name]))
     assert str(refused.value) == f"scheme must be a known name, got '{name}'; {hint}"
+
+
+@pytest.mark.parametrize("name", [None, 3, ["uniform"], b"uniform", np.ones(2)])
+def test_what_is_no_name_of_a_scheme_is_refused(name: Any) -> None:
+    with pytest.raises(InputError) as refused:
+        scheme_named(name)
+    assert str(refused.value).startswith(f"scheme must be a known name, got {name!r}; ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ks": 3}, "ks must be a list, got 3; put it in brackets"),
+        ({"schemes": None}, "schemes must be a list, got None; put it in brackets"),
+        ({"max_weight": "x", "ks": [1, 3]}, "max_weight must be a number, got 'x'; give the larg"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        list(plan(Profile(*random_fleet(5, 0)), 3, **changes))
+    assert str(refused.value).startswith(message)
 
 
 @pytest.mark.parametrize(("k", "others"), [(0, None), (2.5, None), (3, [0]), (3, [True])])

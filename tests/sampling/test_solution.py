@@ -1,5 +1,7 @@
 """What a solver says about its answer: floors from a cap, and the first-order residual."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -31,6 +33,15 @@ def test_refuses_a_cap_that_nothing_can_meet(cap: float) -> None:
         f"max_weight must be at least 1/k = 0.1, got {cap:g}; "
         "the weights of K clients sum to 1 on average"
     )
+
+
+@pytest.mark.parametrize("cap", ["x", "3", [1.0], np.ones(3), 1j, 10**400])
+def test_refuses_a_cap_that_is_no_number(cap: Any) -> None:
+    with pytest.raises(InputError) as refused:
+        weight_floors(EVEN, 10, cap)
+    message = str(refused.value)
+    assert message.startswith("max_weight must be a number, got ")
+    assert message.endswith("; give the largest weight that one draw may have, or leave it out")
 
 
 def test_accepts_one_over_k_however_it_was_rounded() -> None:

@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
+from fedpace.estimation.adaptive import Outcome
 
 from fedpace.errors import InputError
-from fedpace.estimation.adaptive import Outcome
 from fedpace.estimation.gradients import estimated_grad_norms
 from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop
-from fedpace.sampling.design import Everyone, Published, WithReplacement
-from fedpace.sampling.schemes import SCHEMES, VARIANTS, WITHOUT_PILOTS
+from fedpace.sampling.design import Everyone, WithReplacement
+from fedpace.sampling.schemes import SCHEMES, WITHOUT_PILOTS
 from fedpace.studies.experiment import (
     known_scheme,
     measured_profile,
@@ -27,7 +27,6 @@ SMALL = (
     "training.batch=4", "training.schedule=inverse:0.3", "pilots.thresholds=[1.0, 0.9]",
     "pilots.rounds=4", "stop.loss=none", "stop.seconds=none", "stop.rounds=8",
 )  # fmt: skip
-EVERY = [*SCHEMES, *VARIANTS]
 
 
 def small(*overrides: str) -> Study:
@@ -38,7 +37,7 @@ def losses(outcome: Outcome) -> list[float]:
     return [row.loss for row in outcome.history.rows]
 
 
-@pytest.mark.parametrize("scheme", EVERY)
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_run_is_the_same_every_time(scheme: str) -> None:
     one, other = (run_one(small("devices.noise=0.2"), scheme, 3) for _ in range(2))
     assert losses(one) == losses(other)
@@ -54,7 +53,7 @@ def test_another_seed_gives_another_run(scheme: str) -> None:
 def test_all_schemes_of_a_seed_share_data_initial_model_and_times() -> None:
     study = small("devices.noise=0.2", "devices.drift=0.1")
     backend = simulator(study, 3)
-    outcomes = [run_one(study, scheme, 3) for scheme in EVERY]
+    outcomes = [run_one(study, scheme, 3) for scheme in SCHEMES]
     for outcome in outcomes:
         first = outcome.history.rows[0]
         assert (first.loss, first.accuracy) == backend.evaluate(backend.initial())
@@ -101,7 +100,7 @@ def test_the_paper_sizes_are_used_where_asked_for() -> None:
     assert backend.weights.size == 100
 
 
-@pytest.mark.parametrize("scheme", EVERY)
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_only_schemes_that_need_to_learn_something_have_pilots(scheme: str) -> None:
     outcome = run_one(small(), scheme, 0)
     phases = {row.phase for row in outcome.history.rows}
@@ -109,8 +108,7 @@ def test_only_schemes_that_need_to_learn_something_have_pilots(scheme: str) -> N
         {"train"} if scheme in WITHOUT_PILOTS else {"pilot-uniform", "pilot-weighted", "train"}
     )
     assert (outcome.ratio is None) == (scheme in WITHOUT_PILOTS)
-    kind = {"full": Everyone, "uniform-published": Published}.get(scheme, WithReplacement)
-    assert isinstance(outcome.design, kind)
+    assert isinstance(outcome.design, Everyone if scheme == "full" else WithReplacement)
     assert outcome.state.ended == "rounds"
 
 
@@ -161,8 +159,8 @@ def test_an_unknown_scheme_is_refused_with_the_nearest() -> None:
         run_one(small(), "best", 0)
 
 
-def test_all_schemes_and_variants_are_known() -> None:
-    assert [known_scheme(name) for name in EVERY] == [*SCHEMES.values(), *VARIANTS.values()]
+def test_all_schemes_are_known() -> None:
+    assert [known_scheme(name) for name in SCHEMES] == [*SCHEMES.values()]
 
 
 @pytest.mark.parametrize(

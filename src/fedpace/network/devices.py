@@ -159,14 +159,10 @@ class Devices:
     ) -> Reply:
         """Send the model to the drawn, and return what comes back before the deadline."""
         self._learn_from_the_late()
-        rates = np.ones(draw.clients.size) if draw.rates is None else draw.rates
-        fields = {
-            client: {"round": round_index, "learning_rate": learning_rate * rate}
-            for client, rate in zip(draw.clients.tolist(), rates.tolist(), strict=True)
-        }
+        task = {"round": round_index, "learning_rate": learning_rate}
         answers = self._server.ask(
             "train",
-            fields,
+            dict.fromkeys(draw.clients.tolist(), task),
             _sent(parameters),
             most_floats=self._model.size,
             seconds=self._deadlines.wait(draw.clients),

@@ -6,7 +6,7 @@ F(w^R) − F* ≤ (α S(q) + β) / R, with S(q) = Σ p_i² G_i² / q_i [Luo22, T
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.checks import column, positive_column, probabilities, refuse_first
+from fedpace.checks import norm_column, number, positive_column, probabilities, refuse_first
 from fedpace.errors import InputError
 
 
@@ -33,14 +33,8 @@ def variance_term(q: ArrayLike, weights: ArrayLike, grad_norms: ArrayLike) -> fl
     4.0
     """
     p = positive_column("weights", weights)
-    norms = column("grad_norms", grad_norms)
-    refuse_first("grad_norms", norms, norms < 0, "be at least 0", "report a norm, not a slope")
+    norms = norm_column(grad_norms, p.size)
     probability = probabilities(q, p.size)
-    if norms.size != p.size:
-        raise InputError(
-            f"grad_norms must have one entry per client, got {norms.size} for {p.size} weights; "
-            "give arrays of equal length"
-        )
     importance = p * norms
     refuse_first(
         "q",
@@ -50,7 +44,8 @@ def variance_term(q: ArrayLike, weights: ArrayLike, grad_norms: ArrayLike) -> fl
         "a client that is never drawn leaves the model biased",
     )
     taught = importance > 0
-    return float(np.sum(importance[taught] * (importance[taught] / probability[taught])))
+    with np.errstate(over="ignore"):  # infinity is what a vanishing q costs
+        return float(np.sum(importance[taught] * (importance[taught] / probability[taught])))
 
 
 def convergence_bound(variance: float, *, alpha: float, beta: float, rounds: float) -> float:
@@ -87,12 +82,12 @@ def predicted_time(
 
 def _bound_times_rounds(variance: float, alpha: float, beta: float) -> float:
     for name, value in (("variance", variance), ("beta", beta)):
-        if not value >= 0:
+        if not number(name, value, "see Theorem 1") >= 0:
             raise InputError(f"{name} must be at least 0, got {value!r}; see Theorem 1")
     return _positive("alpha", alpha) * variance + beta
 
 
 def _positive(name: str, value: float) -> float:
-    if not value > 0:
+    if not number(name, value, "see Theorem 1") > 0:
         raise InputError(f"{name} must be positive, got {value!r}; see Theorem 1")
     return value

@@ -18,6 +18,7 @@ from fedpace.checks import (
     probabilities,
     refuse_first,
     shares,
+    shown,
 )
 from fedpace.errors import InputError
 from fedpace.profile import Profile
@@ -30,12 +31,11 @@ class Draw(NamedTuple):
     """One round's distinct clients, ascending, and the weights of their updates.
 
     The aggregate is w + Σ_i weights_i (w_i − w), for every design. A client drawn m times
-    stands here once, with m times the weight. `rates`, if any, scale the clients' learning rates.
+    stands here once, with m times the weight.
     """
 
     clients: IntArray
     weights: FloatArray
-    rates: FloatArray | None = None
 
 
 class Design(Protocol):
@@ -86,13 +86,13 @@ class Everyone:
 
     def expected_round_time(self, times: ArrayLike) -> float:
         """Return the time of the slowest client."""
-        return float(one_per_client("times", positive_column("times", times), self.weights).max())
+        return float(one_per_client("times", positive_column("times", times), self.n).max())
 
     def variance_term(self, profile: Profile) -> float:
         """Return 0: nothing is sampled."""
         return 0.0
 
-    def among(self, present: NDArray[np.bool_]) -> Design:
+    def among(self, present: ArrayLike) -> Design:
         """Return everyone who is present."""
         clients = _those(present, self.weights)
         return Among(Everyone(_divided(self.weights[clients])), clients, self.n)
@@ -172,7 +172,7 @@ class WithReplacement:
         """Return S(q)."""
         return variance_term(self.q, profile.weights, profile.grad_norms)
 
-    def among(self, present: NDArray[np.bool_]) -> Design:
+    def among(self, present: ArrayLike) -> Design:
         """Return K draws from q restricted to those present.
 
         Where the others took more of the data with them than of the draws, a weight may come out
@@ -199,64 +199,6 @@ class WithReplacement:
 
 
 @dataclass(frozen=True, eq=False)
-class Published:
-    """Uniform sampling as in the paper's published code: not unbiased; for comparison only.
-
-    K distinct clients, updates averaged plainly, and client i's learning rate scaled by N p_i
-    instead of its weight. The two agree to first order in the learning rate.
-    """
-
-    k: int
-    weights: FloatArray
-
-    def __init__(self, k: int, weights: ArrayLike) -> None:
-        p = shares(weights)
-        object.__setattr__(self, "k", min(positive_count("k", k), p.size))
-        object.__setattr__(self, "weights", p)
-
-    def draw(self, rng: np.random.Generator) -> Draw:
-        """Draw K distinct clients."""
-        n = self.weights.size
-        clients = np.sort(rng.choice(n, self.k, replace=False, shuffle=False))
-        return Draw(clients, np.full(self.k, 1 / self.k), n * self.weights[clients])
-
-    def expected_round_time(self, times: ArrayLike) -> float:
-        """Return the exact expected slowest of K distinct clients.
-
-        The i-th fastest is the slowest with probability C(i−1, K−1) / C(N, K); each gap in times
-        is waited for unless all K are among the faster ones.
-        """
-        t = np.sort(positive_column("times", times))
-        n = t.size
-        slower = np.arange(n - 1, 0, -1)  # clients behind each gap
-        # P(no draw behind the gap) = Π_j (1 − slower / (n − j)), zero where too few are left.
-        nobody = np.ones(n - 1)
-        for j in range(self.k):
-            nobody *= np.maximum(1 - slower / (n - j), 0)
-        return float(t[0] + (1 - nobody) @ np.diff(t))
-
-    def variance_term(self, profile: Profile) -> float:
-        """Return that of uniform sampling with replacement, an upper bound."""
-        uniform = np.full(profile.n, 1 / profile.n)
-        return variance_term(uniform, profile.weights, profile.grad_norms)
-
-    def among(self, present: NDArray[np.bool_]) -> Design:
-        """Return K distinct clients of those present."""
-        clients = _those(present, self.weights)
-        return Among(Published(self.k, _divided(self.weights[clients])), clients, self.n)
-
-    @property
-    def n(self) -> int:
-        """The number of clients."""
-        return self.weights.size
-
-    @property
-    def largest_weight(self) -> float:
-        """The largest N p_i / K."""
-        return float(self.weights.max()) * self.weights.size / self.k
-
-
-@dataclass(frozen=True, eq=False)
 class Among:
     """Draw from some of the clients; they keep their numbers in the whole fleet."""
 
@@ -271,7 +213,8 @@ class Among:
 
     def expected_round_time(self, times: ArrayLike) -> float:
         """Return that of the inner design; `times` are the whole fleet's."""
-        return self.design.expected_round_time(positive_column("times", times)[self.clients])
+        whole = one_per_client("times", positive_column("times", times), self.n)
+        return self.design.expected_round_time(whole[self.clients])
 
     def variance_term(self, profile: Profile) -> float:
         """Return that of the inner design; `profile` is the whole fleet's."""
@@ -279,11 +222,12 @@ class Among:
         inner = Profile(weights, profile.times[self.clients], profile.grad_norms[self.clients])
         return self.design.variance_term(inner)
 
-    def among(self, present: NDArray[np.bool_]) -> Design:
+    def among(self, present: ArrayLike) -> Design:
         """Return the inner design among those who are also present here."""
-        inner = self.design.among(present[self.clients])
-        assert isinstance(inner, Among)
-        return Among(inner.design, self.clients[inner.clients], self.n)
+        inner = self.design.among(_truth_values(present, self.n)[self.clients])
+        if isinstance(inner, Among):
+            return Among(inner.design, self.clients[inner.clients], self.n)
+        return Among(inner, self.clients, self.n)
 
     @property
     def largest_weight(self) -> float:
@@ -291,14 +235,23 @@ class Among:
         return self.design.largest_weight
 
 
-def _those(present: NDArray[np.bool_], weights: FloatArray) -> IntArray:
-    """Return the numbers of those present; those beyond the end came later and are not drawn."""
-    if present.dtype != np.bool_ or present.ndim != 1 or present.size < weights.size:
+def _truth_values(present: ArrayLike, n: int) -> NDArray[np.bool_]:
+    """Return who of n clients is present; those beyond the end came later and are not drawn."""
+    try:
+        array = np.asarray(present)
+    except ValueError:  # rows of different length
+        array = np.asarray(None)
+    if array.dtype != np.bool_ or array.ndim != 1 or array.size < n:
         raise InputError(
-            f"present must be one truth value per client, got {present.dtype} of shape "
-            f"{present.shape} for {weights.size} clients; compare with something"
+            f"present must be one truth value per client, got {shown(present)} for {n} clients; "
+            "give an array of True and False"
         )
-    clients = np.flatnonzero(present[: weights.size])
+    return array[:n]
+
+
+def _those(present: ArrayLike, weights: FloatArray) -> IntArray:
+    """Return the numbers of those present."""
+    clients = np.flatnonzero(_truth_values(present, weights.size))
     if clients.size == 0:
         raise InputError("present must hold somebody, got nobody; wait for clients")
     return clients

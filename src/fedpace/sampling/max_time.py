@@ -164,7 +164,9 @@ def _grouped(fleet: _Fleet) -> tuple[_Fleet, IntArray] | None:
         return None
     first = np.arange(GROUPS) * n // GROUPS
     importance = np.add.reduceat(fleet.importance, first)
+    # Means of equal times may come out of order by rounding: a negative gap is no time.
     times = np.add.reduceat(fleet.importance * fleet.times, first) / importance
+    np.maximum.accumulate(times, out=times)
     floors = None if fleet.floors is None else np.add.reduceat(fleet.floors, first)
     member = np.repeat(np.arange(GROUPS), np.diff(first, append=n))
     return fleet._replace(importance=importance, times=times, floors=floors), member
@@ -179,12 +181,12 @@ def _descend(fleet: _Fleet, start: FloatArray) -> _Found:
     best = _Found(start, np.inf, 0, False)
     for step in range(1, STEP_LIMIT + 1):
         cost.excess[:] /= cost.first
-        q = solve_tilt(fleet.importance, cost.excess, fleet.c, fleet.floors).q
-        cost = sorted_marginal_times(q, fleet.times, fleet.k)
-        objective = cost.round_time * _spread(fleet, q)
+        tilt = solve_tilt(fleet.importance, cost.excess, fleet.c, fleet.floors)
+        cost = sorted_marginal_times(tilt.q, fleet.times, fleet.k)
+        objective = cost.round_time * _spread(fleet, tilt.q)
         if not objective < best.objective * (1 - LEAST_DECREASE):
-            return best._replace(steps=step, converged=True)
-        best = _Found(q, objective, step, False)
+            return best._replace(steps=step, converged=tilt.converged)
+        best = _Found(tilt.q, objective, step, False)
     return best
 
 

@@ -19,6 +19,14 @@ from fedpace.sampling.solution import NOTHING_LEFT, Solution, residual, weight_f
 
 # Of the logarithm of the unknown: a smaller step no longer changes q in float64.
 ROOT_TOLERANCE = 1e-14
+# Steps of the root finder; 80 were the most over 460,000 roots of fleets that strain float64.
+ROOT_STEPS = 200
+# No allowed fleet has a_1² below 1e-120 / N²: with a smaller c, r ≤ c / a_1² is nothing beside 1.
+NEGLIGIBLE = 1e-150
+# Doublings of the step out from the free root: up to a factor e^511 in u.
+DOUBLINGS = 9
+# exp of this is still positive in float64.
+LEAST_LOG = -700.0
 
 
 def solve_mean_time(
@@ -71,7 +79,7 @@ def solve_mean_time(
     return Solution(
         q=tilt.q,
         objective=mean_time * (variance + profile.beta_over_alpha),
-        status="converged",
+        status="converged" if tilt.converged else "iteration-limit",
         iterations=tilt.evaluations,
         residual=residual(tilt.q, importance, excess, c, floors),
         gap=tilt.gap,
@@ -92,6 +100,13 @@ class Tilt(NamedTuple):
     q: FloatArray
     evaluations: int
     gap: float
+    converged: bool
+
+
+class _Root(NamedTuple):
+    at: float
+    evaluations: int
+    converged: bool
 
 
 def solve_tilt(
@@ -111,30 +126,32 @@ def solve_tilt(
     floors : array of N, optional
         l_i.
     """
-    unknown, evaluations = _free_root(importance, excess, c)
+    root = _free_root(importance, excess, c)
+    evaluations = root.evaluations
     if floors is None:
-        q, scale = _free_member(importance, excess, unknown)
+        q, scale = _free_member(importance, excess, root.at)
     elif floors.sum() >= 1 - NOTHING_LEFT:
-        return Tilt(floors / floors.sum(), evaluations, 0.0)
+        return Tilt(floors / floors.sum(), evaluations, 0.0, True)
     else:
-        unknown, more = _floored_root(importance, excess, c, floors, math.log(unknown))
-        evaluations += more
-        q, scale = _floored_member(importance, excess, unknown, floors)
+        root = _floored_root(importance, excess, c, floors, math.log(root.at))
+        evaluations += root.evaluations
+        q, scale = _floored_member(importance, excess, root.at, floors)
     mean = 1 + float(q @ excess)
     spread = float(importance @ (importance / q)) + c
     # J as a function of M = Σ q t is convex left of the root of J′(M) = B − A/s², and the
     # optimum has M ≥ t_1 and M ≤ J / (S_0 + c): so J′ bounds what is left to gain.
     slope = abs(1 - mean / (scale * scale * spread))
-    return Tilt(q, evaluations, slope * max(1 - 1 / mean, spread / (1 + c) - 1, 0.0))
+    gap = slope * max(1 - 1 / mean, spread / (1 + c) - 1, 0.0)
+    return Tilt(q, evaluations, gap, root.converged)
 
 
-def _free_root(importance: FloatArray, excess: FloatArray, c: float) -> tuple[float, int]:
+def _free_root(importance: FloatArray, excess: FloatArray, c: float) -> _Root:
     """Solve Σ a_i √(r / (1 + x_i (1 + r))) = √c for r = θ/(t_1 − θ); return u = 1/(1 + r).
 
     The left side rises with r, is at most √r and at least √r Σ_{x_i = 0} a_i: the bracket.
     """
-    if c == 0:
-        return 1.0, 0
+    if c < NEGLIGIBLE:
+        return _Root(1.0, 0, True)
     buffer = np.empty_like(excess)
     half_log_c = math.log(c) / 2
 
@@ -149,8 +166,8 @@ def _free_root(importance: FloatArray, excess: FloatArray, c: float) -> tuple[fl
     fastest = float(importance[excess == 0].sum())
     margin = 1e-6  # the ends are exact where times are equal, and rounding may miss them
     low, high = 2 * half_log_c - margin, 2 * (half_log_c - math.log(fastest)) + margin
-    log_r, evaluations = _root(log_misfit, low, high)
-    return 1 / (1 + math.exp(log_r)), evaluations
+    root = _root(log_misfit, low, high)
+    return root._replace(at=1 / (1 + math.exp(root.at)))
 
 
 def _free_member(
@@ -164,7 +181,7 @@ def _free_member(
 
 def _floored_root(
     importance: FloatArray, excess: FloatArray, c: float, floors: FloatArray, start: float
-) -> tuple[float, int]:
+) -> _Root:
     """Solve s² = A / (S + c) along the floored family; u may exceed 1 (θ < 0) here."""
     seen = 0
 
@@ -177,12 +194,13 @@ def _floored_root(
 
     # Positive for small u, negative for large: step out from the free root until they differ.
     direction = 1.0 if log_misfit(start) > 0 else -1.0
-    step, end = 1.0, start + direction
-    while log_misfit(end) * direction > 0:
-        start, step = end, 2 * step
-        end = start + direction * step
-    log_u, _ = _root(log_misfit, min(start, end), max(start, end))
-    return math.exp(log_u), seen
+    for doubling in range(DOUBLINGS):
+        end = max(start + direction * 2.0**doubling, LEAST_LOG)
+        if log_misfit(end) * direction <= 0:
+            break
+        start = end
+    root = _root(log_misfit, min(start, end), max(start, end))
+    return _Root(math.exp(root.at), seen, root.converged)
 
 
 def _floored_member(
@@ -207,20 +225,27 @@ def _floored_member(
     return np.maximum(shape, floors, out=shape), scale
 
 
-def _root(function: Callable[[float], float], low: float, high: float) -> tuple[float, int]:
+def _root(function: Callable[[float], float], low: float, high: float) -> _Root:
+    """Return where the function is zero, or the best known where that cannot be found."""
     # Imported on first use: scipy.optimize alone takes longer to import than all of fedpace.
     from scipy.optimize import brentq
 
     # SciPy's wrapper refers to itself and lives until the garbage collector comes round; through
     # the emptied list it does not keep the function's vectors of length N alive as well.
     held = [function]
-    root, details = brentq(
-        lambda at: held[0](at),
-        low,
-        high,
-        xtol=ROOT_TOLERANCE,
-        rtol=ROOT_TOLERANCE,
-        full_output=True,
-    )
-    held.clear()
-    return float(root), int(details.function_calls)
+    try:
+        root, details = brentq(
+            lambda at: held[0](at),
+            low,
+            high,
+            xtol=ROOT_TOLERANCE,
+            rtol=ROOT_TOLERANCE,
+            maxiter=ROOT_STEPS,
+            full_output=True,
+            disp=False,
+        )
+    except ValueError:  # the same sign at both ends
+        return _Root(min((low, high), key=lambda at: abs(function(at))), 4, False)
+    finally:
+        held.clear()
+    return _Root(float(root), int(details.function_calls), bool(details.converged))

@@ -3,10 +3,14 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from fedpace.checks import positive_count
+import numpy as np
+
+from fedpace.checks import number, positive_count, shown
+from fedpace.errors import InputError
 from fedpace.profile import Profile
 from fedpace.sampling.design import Design
 from fedpace.sampling.schemes import SCHEMES, scheme_named
+from fedpace.sampling.solution import CAP_REMEDY
 
 
 class Prediction(NamedTuple):
@@ -65,13 +69,17 @@ def plan(
     uniform 3.25 1.0 1.0
     """
     k = positive_count("k", k)
+    ks = (k,) if ks is None else ks
+    for argument, values in (("ks", ks), ("schemes", schemes)):
+        if not np.iterable(values):
+            raise InputError(f"{argument} must be a list, got {shown(values)}; put it in brackets")
+    if max_weight is not None:
+        max_weight = number("max_weight", max_weight, CAP_REMEDY)
     reference = uniform_cost(profile, k)
-    for each in (k,) if ks is None else ks:
+    for each in ks:
         each = positive_count("k", each)
         at = _at(profile, k, each)
-        cap = max_weight
-        if cap is not None and each < k:
-            cap = max(cap, 1 / each)
+        cap = max(max_weight, 1 / each) if max_weight is not None and each < k else max_weight
         for name in schemes:
             design = scheme_named(name)(at, each, max_weight=cap)
             yield predict(at, name, design, each, reference=reference)

@@ -8,7 +8,7 @@ from fedpace.checks import positive_count
 from fedpace.errors import InputError
 from fedpace.lookup import found
 from fedpace.profile import Profile
-from fedpace.sampling.design import Design, Everyone, Published, WithReplacement
+from fedpace.sampling.design import Design, Everyone, WithReplacement
 from fedpace.sampling.max_time import solve_max_time
 from fedpace.sampling.mean_time import solve_mean_time
 
@@ -77,11 +77,6 @@ def optimal_max(profile: Profile, k: int, *, max_weight: float | None = None) ->
     return WithReplacement(solution.q, k, profile.weights, solution=solution)
 
 
-def uniform_published(profile: Profile, k: int, *, max_weight: float | None = None) -> Design:
-    """Uniform sampling without replacement, as in the paper's published code; biased."""
-    return Published(k, profile.weights)
-
-
 # Packages name their schemes and samplers in this group of entry points.
 GROUP = "fedpace.schemes"
 SCHEMES: dict[str, Scheme] = {
@@ -92,9 +87,6 @@ SCHEMES: dict[str, Scheme] = {
     "optimal-mean": optimal_mean,
     "optimal-max": optimal_max,
 }
-
-# Not among the schemes that are compared by default.
-VARIANTS: dict[str, Scheme] = {"uniform-published": uniform_published}
 
 
 def needs_counts_only(scheme: Scheme) -> bool:

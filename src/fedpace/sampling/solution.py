@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from fedpace.checks import FloatArray
+from fedpace.checks import FloatArray, number
 from fedpace.errors import InputError
 from fedpace.profile import Profile
 
@@ -13,6 +13,7 @@ Status: TypeAlias = Literal["converged", "iteration-limit"]
 
 # Floors that leave less than this to distribute leave nothing: q = p.
 NOTHING_LEFT = 1e-12
+CAP_REMEDY = "give the largest weight that one draw may have, or leave it out"
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +54,8 @@ def weight_floors(profile: Profile, k: int, max_weight: float | None) -> FloatAr
 
 
 def check_cap(name: str, max_weight: float, k: int) -> None:
-    """Refuse a cap below 1/K, which no probabilities can keep."""
+    """Refuse a cap that is no number, or below 1/K, which no probabilities can keep."""
+    max_weight = number(name, max_weight, CAP_REMEDY)
     if not max_weight >= (1 - NOTHING_LEFT) / k:
         raise InputError(
             f"{name} must be at least 1/k = {1 / k:g}, got {max_weight:g}; "
