@@ -207,7 +207,7 @@ def test_the_variance_term_is_that_of_its_probabilities() -> None:
         ([1.0, 0.0], 2, [0.5, 0.5], r"q must be positive, got 0 for client 1; .* biased"),
         ([0.5, 0.6], 2, [0.5, 0.5], r"q must sum to 1, got a sum of 1\.1; divide by the sum"),
         ([1.0], 2, [0.5, 0.5], r"q must have one entry per client, got 1 for 2 clients; "),
-        ([0.5, 0.5], 0, [0.5, 0.5], r"k must be at least 1, got 0; give the clients"),
+        ([0.5, 0.5], 0, [0.5, 0.5], r"k must be at least 1, got 0; give 1 or more"),
         ([0.5, 0.5], 2, [0.5, -0.5], r"weights must be positive, got -0\.5 for client 1; "),
         ([0.5, 0.5], 2, [30.0, 10.0], r"weights must sum to 1, got a sum of 40; "),
     ],
