@@ -30,8 +30,8 @@ from fedpace.checks import FloatArray
 from fedpace.models.logistic import Logistic
 from fedpace.network.certs import make_certificates
 from fedpace.network.device import Device
+from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
-from fedpace.network.server import DeviceServer
 from fedpace.network.tls import client_context, server_context
 from fedpace.rounds.local import Counted
 from fedpace.sampling.design import WithReplacement

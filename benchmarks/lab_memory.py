@@ -15,16 +15,16 @@ import time
 from pathlib import Path
 
 import numpy as np
-
 from fedpace.estimation.adaptive import Live
+
 from fedpace.lab.down import take_down
-from fedpace.lab.fleet import CERTIFICATES
-from fedpace.lab.processes import memory, running
-from fedpace.lab.state import Lab, lab_folder
+from fedpace.lab.emulated import CERTIFICATES
+from fedpace.lab.launch import memory, running
+from fedpace.lab.record import Lab, lab_folder
 from fedpace.lab.up import bring_up
+from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
 from fedpace.network.measure import Watched
-from fedpace.network.server import DeviceServer
 from fedpace.network.shard import job_of
 from fedpace.network.tls import server_context
 from fedpace.rounds.checkpoint import Checkpoint

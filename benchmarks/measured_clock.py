@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpace.checks import FloatArray
-from fedpace.studies.store import StoredRun, Store
+from fedpace.studies.store import Store
 
 
 def runs_of(folder: Path, *, measured: bool) -> dict[tuple[str, int], Run]:

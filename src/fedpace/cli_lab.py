@@ -20,7 +20,7 @@ from fedpace.errors import InputError, TooFewClientsError, listed
 
 if TYPE_CHECKING:
     from fedpace.lab.calibration import Calibrated
-    from fedpace.lab.state import Lab
+    from fedpace.lab.record import Lab
 
 lab_app = typer.Typer(
     no_args_is_help=True,
@@ -92,7 +92,7 @@ def up_command(
     need_lab()
     from fedpace.data.cache import look_in
     from fedpace.lab.cpu import check_share, parsed_cores
-    from fedpace.lab.fleet import Limits
+    from fedpace.lab.emulated import Limits
     from fedpace.lab.iproute import may_make_networks
     from fedpace.lab.up import bring_up
     from fedpace.studies.experiment import check_at_hand, client_count
@@ -144,7 +144,7 @@ def status_command(
 ) -> None:
     """Show which labs are up, which of their devices live, and how long their rounds take."""
     need_lab()
-    from fedpace.lab.state import known_labs, read_lab
+    from fedpace.lab.record import known_labs, read_lab
 
     names = known_labs(state) if name is None else [name]
     if not names:
@@ -276,7 +276,7 @@ def _print_calibration(lab: Lab, found: Calibrated) -> None:
 
 
 def _print_status(lab: Lab) -> None:
-    from fedpace.lab.processes import memory, running
+    from fedpace.lab.launch import memory, running
 
     living = running(lab.name)
     numbers = [living.get(device) for device in lab.device_names]

@@ -36,8 +36,8 @@ from fedpace.cli_run import (
 from fedpace.errors import InputError, MissingExtraError, TooFewClientsError
 
 if TYPE_CHECKING:
-    from fedpace.network.measure import Standing
-    from fedpace.network.server import DeviceServer
+    from fedpace.network.device_server import DeviceServer
+    from fedpace.network.measure import RunProgress
     from fedpace.rounds.rows import Row
     from fedpace.studies.processes import Job
     from fedpace.studies.study import Study
@@ -140,8 +140,8 @@ class _Place(NamedTuple):
 
 
 def _lab(name: str, state: Path | None) -> _Place:
-    from fedpace.lab.fleet import CERTIFICATES
-    from fedpace.lab.state import lab_folder, read_lab
+    from fedpace.lab.emulated import CERTIFICATES
+    from fedpace.lab.record import lab_folder, read_lab
 
     lab = read_lab(name, state)
     certs = lab_folder(name, state) / CERTIFICATES
@@ -184,7 +184,7 @@ def _study(
 
 
 def _server(place: _Place) -> DeviceServer:
-    from fedpace.network.server import DeviceServer
+    from fedpace.network.device_server import DeviceServer
     from fedpace.network.tls import server_context
 
     tls = None if place.certs is None else server_context(place.certs)
@@ -211,7 +211,7 @@ def _say_refusals(server: DeviceServer) -> None:
 @contextmanager
 def _shown(
     study: Study,
-) -> Iterator[tuple[Callable[[Standing], None], Callable[[str], None]]]:
+) -> Iterator[tuple[Callable[[RunProgress], None], Callable[[str], None]]]:
     """Return how to show the standing and how to say something beside it, on standard error."""
     console = Console(stderr=True)
     rounds = _Rounds(study)
@@ -236,7 +236,7 @@ class _Rounds:
         self._first: tuple[float, float] = (0.0, 0.0)
         self._printed = -math.inf
 
-    def line(self, now: Standing) -> str:
+    def line(self, now: RunProgress) -> str:
         """Return one line."""
         run = f"run {now.done + 1} of {now.total}, {now.job}"
         row = now.row
@@ -248,7 +248,7 @@ class _Rounds:
         )
         return f"{text}{self._left(now.job, row)}"
 
-    def print_sometimes(self, now: Standing) -> None:
+    def print_sometimes(self, now: RunProgress) -> None:
         """Print a line when a run begins, and again after a while."""
         if now.row is None or time.monotonic() - self._printed > EVERY:
             self._printed = time.monotonic()

@@ -11,11 +11,11 @@ import pytest
 from numpy.typing import ArrayLike
 
 from fedpace.errors import InputError
-from fedpace.lab import processes
+from fedpace.lab import launch
 from fedpace.lab.cpu import check_share, limits_left
 from fedpace.lab.down import left_of
 from fedpace.lab.names import Names
-from fedpace.lab.state import read_lab
+from fedpace.lab.record import read_lab
 from tests.lab.conftest import Up
 from tests.lab.labs import (
     begin,
@@ -141,7 +141,7 @@ def test_computation_is_limited_and_the_limits_go(four: Up, tmp_path: Path) -> N
         up = lab("up", "--setup", four.setup, *limits, "--name", name, "--state", state)
         assert up.returncode == 0, up.stderr
         assert limits_left(Names(name))
-        for pid in processes.running(name).values():
+        for pid in launch.running(name).values():
             assert os.sched_getaffinity(pid) == {core}
     finally:
         assert lab("down", "--name", name, "--state", state).returncode == 0
@@ -152,10 +152,10 @@ def test_computation_is_limited_and_the_limits_go(four: Up, tmp_path: Path) -> N
 def test_nothing_is_left_after_every_kind_of_killing(four: Up, tmp_path: Path) -> None:
     name, state = lab_name("second"), tmp_path / "state"
     process = begin("up", "--setup", four.setup, "--name", name, "--state", state)
-    wait_until(lambda: len(processes.running(name)) == 4)
+    wait_until(lambda: len(launch.running(name)) == 4)
     os.killpg(process.pid, signal.SIGKILL)  # the lab itself, while it is coming up
     finished(process)
-    devices = list(processes.running(name).values())
+    devices = list(launch.running(name).values())
     os.kill(devices[0], signal.SIGKILL)
     os.kill(devices[1], signal.SIGSTOP)
     assert left_of(name, state)
@@ -187,7 +187,7 @@ def test_a_paced_lab_needs_no_root_and_leaves_nothing(tmp_path: Path) -> None:
 def test_ctrl_c_while_a_lab_comes_up_takes_it_down(tmp_path: Path) -> None:
     setup, state, name = write_setup(tmp_path), tmp_path / "state", lab_name("never")
     process = begin("up", "--setup", setup, "--paced", "--name", name, "--state", state)
-    wait_until(lambda: len(processes.running(name)) == 4)
+    wait_until(lambda: len(launch.running(name)) == 4)
     process.send_signal(signal.SIGINT)
     assert finished(process).returncode == 130
     assert nothing_left(name, state)

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from fedpace.network.device import serve
+from fedpace.network.device_server import DeviceServer
 from fedpace.network.measure import (
-    Standing,
+    RunProgress,
     Waiting,
     checkpoint_of,
     jobs_of,
     run_on_devices,
     usual_seconds,
 )
-from fedpace.network.server import DeviceServer
 from fedpace.network.shard import OwnShard
 from fedpace.rounds.rows import Row
 from fedpace.studies.study import load_study
@@ -77,7 +77,7 @@ def test_a_restart_keeps_the_weights_and_a_stored_run_leaves_no_checkpoint(tmp_p
     def noted() -> dict[str, Any]:
         return checkpoint_of(study, job, out).notes["samples"]  # type: ignore[no-any-return]
 
-    def stop_after_two_rounds(now: Standing) -> None:
+    def stop_after_two_rounds(now: RunProgress) -> None:
         if now.row is not None and now.row.round == 2:
             raise EnoughError
 
@@ -88,7 +88,7 @@ def test_a_restart_keeps_the_weights_and_a_stored_run_leaves_no_checkpoint(tmp_p
     assert list(before) == NAMES
     assert len(set(before.values())) > 1
 
-    def note(now: Standing) -> None:
+    def note(now: RunProgress) -> None:
         if now.row is not None:
             after.append(noted())
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from fedpace.checks import FloatArray
 from fedpace.lab.shaping import FASTEST
-from fedpace.rounds.backend import Backend
-from fedpace.sampling.design import Draw
+from fedpace.rounds.backend import Backend, Task
 
 # Rounds of each device whose median counts: for the first correction, for the second, and to
 # verify.
@@ -109,8 +108,8 @@ def measure(backend: Backend, *, at_once: int, rounds: int, rng: np.random.Gener
         order = rng.permutation(n)
         for first in range(0, n, at_once):
             clients = np.sort(order[first : first + at_once])
-            draw = Draw(clients, np.full(clients.size, 1 / clients.size))
-            reply = backend.run(parameters, draw, round_index=index, learning_rate=0.01)
+            backend.submit(Task(clients, parameters, index, learning_rate=0.01, seconds=0.0))
+            reply = backend.collect()
             seconds[index, reply.clients] = reply.seconds
             computing[index, reply.clients] = reply.computing_seconds
     return Measured(_median(seconds), _median(computing))

@@ -7,10 +7,10 @@ import contextlib
 import logging
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from fedpace.network.connection import Answer, Connection, Question
+from fedpace.network.connection import Connection, Question, Response, Tell
 from fedpace.network.tls import certified_name
 from fedpace.network.wire import Channel, Frame, FrameError, encoded
 
@@ -26,8 +26,8 @@ GONE = (OSError, EOFError, TimeoutError)
 logger = logging.getLogger(__name__)
 
 
-class Job(NamedTuple):
-    """What devices are to prepare for; `accept` looks at the answer of each."""
+class Assignment(NamedTuple):
+    """The job that devices are to prepare for; `accept` looks at the answer of each."""
 
     number: int
     question: Question
@@ -54,13 +54,13 @@ class Lobby:
         changed: Callable[[], None],
     ) -> None:
         self.connections: dict[int, Connection] = {}
-        self.late: list[Answer] = []
+        self.late: list[Response] = []
         self.away_since = dict.fromkeys(range(len(names)), time.monotonic())
         self._names = names
         self._clients = {name: i for i, name in enumerate(names)}
         self._refuse = refuse
         self._changed = changed
-        self._job: Job | None = None
+        self._assignment: Assignment | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -84,32 +84,22 @@ class Lobby:
         self, job: dict[str, Any], floats: int, accept: Callable[[int, Frame], bool]
     ) -> None:
         """Replace the job: those who are there get it now, others when they come."""
-        number = self._job.number + 1 if self._job is not None else 1
+        number = self._assignment.number + 1 if self._assignment is not None else 1
         question = Question.about("job", -number, job=job, size=floats)
-        self._job = Job(number, question, accept)
+        self._assignment = Assignment(number, question, accept)
         for connection in self.connections.values():
             connection.prepared = False
             self._offer(connection)
 
-    async def ask(self, questions: Mapping[int, Question], seconds: float) -> list[Answer]:
-        """Ask all, and wait until each has answered or is gone, or the time is over."""
-        asked = {
-            client: self.connections[client].ask(question, seconds)
-            for client, question in questions.items()
-            if client in self.connections
-        }
-        connections = {client: self.connections[client] for client in asked}
-        if asked:
-            await asyncio.wait(asked.values(), timeout=seconds)
-        answers = []
-        for client in questions:
-            if client not in asked:
-                answers.append(Answer.lost(client))
-            elif asked[client].done():
-                answers.append(asked[client].result())
+    async def ask(
+        self, clients: Iterable[int], question: Question, tell: Tell, seconds: float
+    ) -> None:
+        """Ask clients, and do not wait: `tell` is called with what came of it, once for each."""
+        for client in clients:
+            if client in self.connections:
+                self.connections[client].ask(question, tell, seconds)
             else:
-                answers.append(connections[client].give_up())
-        return answers
+                tell(Response.lost(client))
 
     async def end(self, *, goodbye: bool) -> None:
         """Take leave of all devices, stop listening, and close every connection."""
@@ -198,17 +188,18 @@ class Lobby:
 
     def _offer(self, connection: Connection) -> None:
         """Give the job to a device that does not have it yet."""
-        if self._job is not None and connection.job != self._job.number and not connection.owes:
-            connection.job = self._job.number
-            connection.ask(self._job.question)
+        given = self._assignment
+        if given is not None and connection.job != given.number and not connection.owes:
+            connection.job = given.number
+            connection.ask(given.question)
 
-    def _freed(self, connection: Connection, answer: Answer) -> None:
+    def _freed(self, connection: Connection, response: Response) -> None:
         """Look at an answer; the device can be asked again."""
-        job = self._job
-        if job is not None and answer.frame.kind == "ready" and not answer.problem:
-            current = connection.job == job.number
-            connection.prepared = current and job.accept(connection.client, answer.frame)
-        if answer.problem == "late":
-            self.late.append(answer)
+        given = self._assignment
+        if given is not None and response.frame.kind == "ready" and not response.problem:
+            current = connection.job == given.number
+            connection.prepared = current and given.accept(connection.client, response.frame)
+        if response.problem == "late":
+            self.late.append(response)
         self._offer(connection)
         self._changed()
