@@ -34,7 +34,7 @@ features = 500
 seed = 1
 
 [devices]
-times = "uniform:0.1:0.3"
+times = "uniform:0.03:0.1"
 
 [training]
 k = 2

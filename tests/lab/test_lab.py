@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedpace.lab.cpu import check_share, limits_left
 from fedpace.lab.down import left_of
 from fedpace.lab.names import Names
 from fedpace.lab.record import read_lab
+from fedpace.network.join import device_names, join
 from tests.lab.conftest import Up
 from tests.lab.labs import (
     begin,
@@ -29,6 +31,7 @@ from tests.lab.labs import (
     wait_until,
     write_setup,
 )
+from tests.network.fleet import free_port
 
 RUN = ("--schemes", "uniform")
 
@@ -211,7 +214,7 @@ def test_devices_that_join_by_hand_run_a_study(tmp_path: Path) -> None:
     setup, certs = write_setup(tmp_path), tmp_path / "certs"
     made = lab("certs", "--out", certs, "--devices", "a,b,c,d", "--server", "127.0.0.1")
     assert made.returncode == 0, made.stderr
-    port = 20_000 + os.getpid() % 20_000
+    port = free_port()
     devices = [
         begin("join", f"127.0.0.1:{port}", "--name", each, "--certs", certs) for each in "abcd"
     ]
@@ -227,6 +230,27 @@ def test_devices_that_join_by_hand_run_a_study(tmp_path: Path) -> None:
     study = only_run(tmp_path / "runs").study
     assert study.network is not None
     assert study.network.how == "devices"
+
+
+def test_a_run_learns_and_solves_again_where_it_is_told_to(tmp_path: Path) -> None:
+    setup, port = write_setup(tmp_path), free_port()
+    devices = [
+        threading.Thread(target=join, args=(f"127.0.0.1:{port}", name)) for name in device_names(4)
+    ]
+    for each in devices:
+        each.start()
+    options = ("--listen", f"127.0.0.1:{port}", "--devices", 4, "--goodbye")
+    learn = ("--set", "sampling.refresh=3", "--set", "sampling.warm_up=3")
+    more = ("--schemes", "optimal-mean", "--set", "stop.rounds=7", "--out", tmp_path / "runs")
+    done = lab("run", setup, *options, *learn, *more)
+    for each in devices:
+        each.join()
+    assert done.returncode == 0, done.stderr
+    rows = only_run(tmp_path / "runs").history.rows
+    assert [row.phase for row in rows] == ["warm-up"] * 4 + ["train"] * 4
+    expected = [row.expected_round_seconds for row in rows]
+    assert np.isnan(expected[1:4]).all()
+    assert expected[4] == expected[5] == expected[6] != expected[7]
 
 
 @in_namespaces

@@ -10,12 +10,17 @@ import numpy as np
 import pytest
 
 from fedpace.errors import InputError, TooFewClientsError
+from fedpace.estimation.solve import Solve
 from fedpace.network import deadlines
 from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
+from fedpace.rounds.run import train
+from fedpace.rounds.schedules import inverse
+from fedpace.rounds.stopping import Stop
+from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
 from tests.network.fakes import Fake, honest
-from tests.network.fleet import MODEL, N, evaluated, joined, prepared, present, run, until
+from tests.network.fleet import MODEL, SEED, N, evaluated, joined, prepared, present, run, until
 
 Processes = list[subprocess.Popen[bytes]]
 
@@ -117,6 +122,38 @@ def test_waits_with_a_message_for_too_few_devices_and_then_says_so(server: Devic
     ]
 
 
+def test_waiting_for_a_device_counts_in_the_seconds_of_a_run(server: DeviceServer) -> None:
+    port = server.address[1]
+    fakes = [Fake(port, client) for client in range(N)]
+    devices = prepared(server, least=N)
+    assert devices.present(0, 0.0).waited == 0.0
+
+    def leave_for(seconds: float) -> threading.Timer:
+        fakes.pop().close()
+        until(lambda: len(server.connected) == N - 1)
+        timer = threading.Timer(seconds, lambda: fakes.append(Fake(port, N - 1)))
+        timer.start()
+        return timer
+
+    timer = leave_for(0.3)
+    assert devices.present(0, 0.0).waited > 0.2
+    timer.join()
+    timer = leave_for(0.3)  # the evaluation of the initial model waits, before the first draw
+    outcome = train(
+        devices,
+        Solve(SCHEMES["uniform"], k=2),
+        schedule=inverse(0.1),
+        stop=Stop(rounds=2),
+        seeds=Seeds(SEED),
+    )
+    timer.join()
+    _, first, second = outcome.history.rows
+    assert first.waiting_seconds > 0.2
+    assert first.seconds == first.waiting_seconds + first.round_seconds
+    assert second.waiting_seconds == 0.0
+    assert second.seconds == first.seconds + second.round_seconds
+
+
 def test_learns_from_a_late_reply_how_slow_a_device_has_become(server: DeviceServer) -> None:
     release = threading.Event()
 
@@ -183,11 +220,11 @@ def evaluating_for(seconds: float, client: int) -> Any:
 
 def test_gives_an_evaluation_twice_as_long_each_time(server: DeviceServer) -> None:
     for client in range(N):
-        Fake(server.address[1], client, evaluating_for(1.0, client))
-    devices = prepared(server, deadline=0.1)
-    with pytest.raises(TooFewClientsError, match=r"the last of 0\.4 s; .* with --deadline"):
+        Fake(server.address[1], client, evaluating_for(0.4, client))
+    devices = prepared(server, deadline=0.025)
+    with pytest.raises(TooFewClientsError, match=r"the last of 0\.1 s; .* with --deadline"):
         evaluated(devices)
-    devices = prepared(server, deadline=0.4)  # the third attempt has 1.6 s
+    devices = prepared(server, deadline=0.15)  # the third attempt has 0.6 s
     assert evaluated(devices).accuracy == 0.5
     assert {reason for _, reason in devices.refusals} == {"late"}
 
@@ -195,9 +232,9 @@ def test_gives_an_evaluation_twice_as_long_each_time(server: DeviceServer) -> No
 def test_learns_from_late_answers_how_long_an_evaluation_takes(
     server: DeviceServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deadlines, "UNKNOWN", 0.1)  # 0.4 s in the third attempt
+    monkeypatch.setattr(deadlines, "UNKNOWN", 0.05)  # 0.2 s in the third attempt
     for client in range(N):
-        Fake(server.address[1], client, evaluating_for(1.0, client))
+        Fake(server.address[1], client, evaluating_for(0.3, client))
     devices = prepared(server, deadline=None)
     assert evaluated(devices).accuracy == 0.5
 
