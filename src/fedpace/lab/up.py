@@ -15,7 +15,6 @@ from fedpace.lab.down import left_of, take_down
 from fedpace.lab.emulated import CERTIFICATES, EmulatedDevices, Limits
 from fedpace.lab.iproute import may_make_networks, need_iproute
 from fedpace.lab.links import raise_network, server_address
-from fedpace.lab.names import Names
 from fedpace.lab.record import Lab, claim, lab_folder, make_folder, taken, write_lab
 from fedpace.lab.shaping import packet_size, rates_for
 from fedpace.network.certs import make_certificates
@@ -69,7 +68,6 @@ def bring_up(
     say : callable of a str
         Told what is done.
     """
-    names = Names(name)
     if left := left_of(name, state):
         raise taken(name, left[0])
     lab = _planned(study, name, _asked(study, times, seed), time_scale, paced=paced)
@@ -77,7 +75,7 @@ def bring_up(
     make_folder(folder)
     claim(lab, folder)  # first, so that the folder is known as this lab's
     try:
-        lab = _connected(lab, names, folder.parent)
+        lab = _connected(lab, folder.parent)
         write_lab(lab, folder)
         make_certificates(folder / CERTIFICATES, lab.device_names, [lab.host, "localhost"])
         found = _calibrated(EmulatedDevices(lab, folder, limits or Limits()), study, seed, say)
@@ -118,10 +116,10 @@ def _asked(study: Study, times: str, seed: int) -> FloatArray:
     return usual_times(times, sizes, Seeds(seed).stream("times"))
 
 
-def _connected(lab: Lab, names: Names, labs: Path) -> Lab:
+def _connected(lab: Lab, labs: Path) -> Lab:
     """Make the network, or find a free port where there is to be none."""
     if lab.how == "namespaces":
-        subnet = raise_network(names, lab.devices, lab.packet, labs)
+        subnet = raise_network(lab.names, lab.devices, lab.packet, labs)
         return replace(lab, host=str(server_address(subnet)))
     with socket.socket() as free:
         free.bind((LOOPBACK, 0))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -15,9 +13,9 @@ from fedpace.checks import FloatArray
 from fedpace.errors import InputError, TooFewClientsError
 from fedpace.models.model import Model
 from fedpace.network.attendance import GRACE, Attendance
-from fedpace.network.connection import Response
 from fedpace.network.deadlines import Deadlines
 from fedpace.network.device_server import DeviceServer
+from fedpace.network.inbox import Inbox
 from fedpace.network.screen import Screen
 from fedpace.network.wire import Floats
 from fedpace.remote.replies import as_reply
@@ -87,10 +85,7 @@ class Devices:
         self._counts = Roster(server.names)
         self._screen = Screen(model.size, server.refuse, self._counts)
         self._weights: FloatArray | None = None
-        self._inbox: SimpleQueue[Response] = SimpleQueue()
-        self._at_work: set[int] = set()
-        self._sizes: list[int] = []  # of the tasks since nobody was at work
-        self._since = 0.0
+        self._inbox = Inbox()
 
     def prepare(self, job: dict[str, Any], samples: Mapping[str, int] | None = None) -> None:
         """Send the job to every device, and wait until all have answered with their counts.
@@ -172,20 +167,18 @@ class Devices:
             If there are fewer after `patience` seconds.
         """
         mask = np.zeros(len(self._server.names), dtype=np.bool_)
-        mask[self._attendance.wait_for_least(self._at_work)] = True
+        mask[self._attendance.wait_for_least(self._inbox.at_work)] = True
         waited, self._attendance.waited = self._attendance.waited, 0.0
         return Presence(mask, waited)
 
     def submit(self, task: Task) -> None:
         """Send the model to the clients of a task, and do not wait."""
         self._learn_from_the_late()
-        if not self._at_work:
-            self._since = time.monotonic()
-        self._at_work.update(task.clients.tolist())
-        self._sizes.append(task.clients.size)
+        clients = task.clients.tolist()
+        self._inbox.expect(clients)
         self._server.ask(
             "train",
-            task.clients.tolist(),
+            clients,
             _sent(task.parameters),
             self._inbox.put,
             seconds=self._deadlines.wait(task.clients),
@@ -200,23 +193,15 @@ class Devices:
         A round lasts as long as its slowest reply, or as the longest wait for one that did not
         come. Without a barrier, what passed since the last replies counts.
         """
-        most = len(self._at_work)
-        count = most if count is None else min(count, most)
-        is_round = self._sizes in ([], [count])
-        came = _next(self._inbox, count)
-        self._at_work.difference_update(each.client for each in came)
-        if not self._at_work:
-            self._sizes = []
+        came, waited = self._inbox.take(count)
         accepted = self._screen.updates(came)
         for each in accepted:
             self._deadlines.observe(each.client, each.seconds)
         here = {each.client for each in accepted}
         missing = [each for each in came if each.client not in here]
-        before, self._since = self._since, time.monotonic()
-        waited: float | None = self._since - before
-        if is_round:
-            waited = max(each.seconds for each in came) if missing else None
         refused = [each.client for each in missing if each.problem not in ("lost", "late")]
+        if missing and waited is None:
+            waited = max(each.seconds for each in came)
         return as_reply(accepted, length=self._model.size, refused=refused, waited=waited)
 
     def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:
@@ -228,13 +213,14 @@ class Devices:
         if not due:
             return None
         sent = _sent(parameters)
-        inbox: SimpleQueue[Response] = SimpleQueue()
+        inbox = Inbox()
         for attempt in range(ATTEMPTS):
-            clients = self._attendance.wait_for_least(self._at_work)
+            clients = self._attendance.wait_for_least(self._inbox.at_work)
             self._learn_from_the_late()
             seconds = 2**attempt * self._evaluations.wait(np.array(clients))
+            inbox.expect(clients)
             self._server.ask("evaluate", clients, sent, inbox.put, seconds=seconds)
-            came = _next(inbox, len(clients))
+            came, _ = inbox.take()
             for each in came:
                 if not each.problem:
                     self._evaluations.observe(each.client, each.seconds)
@@ -252,11 +238,6 @@ class Devices:
             evaluated = response.frame.kind == "counts"
             deadlines = self._evaluations if evaluated else self._deadlines
             deadlines.observe(response.client, response.seconds)
-
-
-def _next(inbox: SimpleQueue[Response], count: int) -> list[Response]:
-    """Wait for so many; in the order of clients, so that the numbers do not depend on luck."""
-    return sorted((inbox.get() for _ in range(count)), key=lambda response: response.client)
 
 
 def _sent(parameters: FloatArray) -> Floats:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from fedpace.network.connection import Connection, Question, Response, Tell
 from fedpace.network.tls import certified_name
 from fedpace.network.wire import Channel, Frame, FrameError, encoded
+from fedpace.remote.roster import Roster
 
 # A device that says nothing for so many seconds after connecting, or is not done with the TLS
 # handshake, is not let in.
@@ -56,12 +57,10 @@ class Lobby:
         self.connections: dict[int, Connection] = {}
         self.late: list[Response] = []
         self.away_since = dict.fromkeys(range(len(names)), time.monotonic())
-        self._names = names
-        self._clients = {name: i for i, name in enumerate(names)}
+        self._roster = Roster(names)
         self._refuse = refuse
         self._changed = changed
         self._assignment: Assignment | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
     async def listen(
@@ -76,7 +75,7 @@ class Lobby:
             backlog=BACKLOG,
             ssl_handshake_timeout=None if tls is None else HELLO,
         )
-        self._tasks.add(asyncio.create_task(self._beat(heartbeat, silence)))
+        self._heart = asyncio.create_task(self._beat(heartbeat, silence))
         address = self._server.sockets[0].getsockname()
         return str(address[0]), int(address[1])
 
@@ -126,13 +125,10 @@ class Lobby:
             await asyncio.sleep(heartbeat)
             for connection in list(self.connections.values()):
                 if not connection.beat(silence):
-                    logger.warning("%s: silent for too long", self._names[connection.client])
+                    logger.warning("%s: silent for too long", self._roster.names[connection.client])
                     connection.end()
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
         channel = Channel(reader, writer)
         try:
             if self._closing:  # it was at its handshake when we began to
@@ -146,7 +142,6 @@ class Lobby:
         except asyncio.CancelledError:
             pass  # the server is closing
         finally:
-            self._tasks.discard(task)
             channel.abort()
 
     async def _admitted(self, channel: Channel) -> int | None:
@@ -154,12 +149,12 @@ class Lobby:
         frame = await channel.receive()
         name = str(frame.header.get("name"))
         reason = ""
-        if frame.kind != "hello" or name not in self._clients:
+        if frame.kind != "hello" or name not in self._roster:
             reason = "this name is not expected"
         elif channel.is_encrypted and certified_name(channel.certificate) != name:
             reason = "the certificate is for another name"
         if not reason:
-            return self._clients[name]
+            return self._roster.number(name)
         logger.warning("a device that calls itself '%.40s' is not let in: %s", name, reason)
         await channel.send(encoded("refused", message=reason))
         with contextlib.suppress(*GONE):

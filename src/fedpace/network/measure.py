@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,22 +143,22 @@ def usual_seconds(runs: Sequence[Sequence[Row]], clients: int) -> FloatArray:
     of each client, counts for no more than any other. A client that never answered gets the
     median of the others.
     """
-    medians = np.full((len(runs), clients), np.nan)
+    usual = np.full((len(runs), clients), np.nan)
     for index, rows in enumerate(runs):
         drawn = np.concatenate([row.clients for row in rows])
         seconds = np.concatenate([row.client_seconds for row in rows])
         for client in np.unique(drawn).tolist():
-            medians[index, client] = np.median(seconds[drawn == client])
-    return _filled(np.array([_median(column) for column in medians.T]))
+            usual[index, client] = np.median(seconds[drawn == client])
+    times = medians(usual)
+    return np.where(np.isfinite(times), times, medians(times[:, np.newaxis]))
 
 
-def _median(values: FloatArray) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if known.size else math.nan
-
-
-def _filled(times: FloatArray) -> FloatArray:
-    return np.where(np.isfinite(times), times, _median(times))
+def medians(values: FloatArray) -> FloatArray:
+    """Return the median of each column's numbers; NaN where it has none."""
+    known = np.isfinite(values).any(axis=0)
+    found = np.full(values.shape[1], np.nan)
+    found[known] = np.nanmedian(values[:, known], axis=0)
+    return found
 
 
 def _devices(
