@@ -1,26 +1,28 @@
 """A small fleet: the data of four clients, and processes that each hold one client's."""
 
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedpace.checks import FloatArray
 from fedpace.data.shards import Split
 from fedpace.data.synthetic import synthetic
 from fedpace.models.logistic import Logistic
 from fedpace.network.device import Prepare, serve
+from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
-from fedpace.network.server import DeviceServer
 from fedpace.network.wire import Pace
+from fedpace.rounds.backend import Backend, Evaluation, Reply, Task
 from fedpace.rounds.local import LocalTrainer
 from fedpace.rounds.simulator import Simulator
-from fedpace.sampling.design import Draw
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Steady
 
@@ -28,7 +30,6 @@ N = 4
 SEED = 3
 NAMES = [f"device-{i}" for i in range(N)]
 MODEL = Logistic(features=12, classes=3, dtype=np.float32)
-ALL = Draw(np.arange(N), np.full(N, 0.25))
 ROOT = Path(__file__).parents[2]
 
 
@@ -86,6 +87,39 @@ def prepared(server: DeviceServer, **options: Any) -> Devices:
     devices = Devices(server, MODEL, Seeds(SEED), **settings)
     devices.prepare({"seed": SEED})
     return devices
+
+
+def task(parameters: FloatArray, clients: Sequence[int], round_index: int = 0) -> Task:
+    """Return what clients are to do in a round."""
+    return Task(np.array(clients), parameters, round_index, learning_rate=0.1, seconds=0.0)
+
+
+def run(backend: Backend, index: int, clients: Sequence[int] | None = None) -> Reply:
+    """Do a round with the initial model, of all clients if none are given."""
+    drawn = range(backend.weights.size) if clients is None else clients
+    backend.submit(task(backend.initial(), drawn, index))
+    return backend.collect()
+
+
+def present(devices: Devices) -> list[bool]:
+    """Return who can be drawn."""
+    clients = devices.present(0, 0.0).clients
+    assert clients is not None
+    return list(map(bool, clients))
+
+
+def evaluated(devices: Devices, parameters: FloatArray | None = None) -> Evaluation:
+    """Evaluate a model, the initial one if none is given."""
+    evaluation = devices.evaluate(devices.initial() if parameters is None else parameters)
+    assert evaluation is not None
+    return evaluation
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def until(condition: Callable[[], Any], seconds: float = 30.0) -> None:
