@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import inspect
+import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
@@ -69,10 +71,39 @@ def provide(texts: Mapping[str, str]) -> None:
     _sources.update(texts)
 
 
-def fingerprint(name: str) -> str | None:
-    """Return a hash of the file that a name refers to; None for one that refers to no file."""
-    file = _file(name)
-    return None if file is None else _hash(_text(file, name, "file"))
+def label(given: object, known: Mapping[str, Any] | None = None) -> str:
+    """Return what to call something that was given by name, or as the object itself.
+
+    An object is called by its name among the `known`, or its own, or what it looks like.
+
+    >>> label("file.py:mine"), label(len), label([len]), label(1, {"one": 1})
+    ('file.py:mine', 'len', '[<built-in function len>]', 'one')
+    """
+    if isinstance(given, str):
+        return given
+    for name, value in (known or {}).items():
+        if value is given:
+            return name
+    if hasattr(given, "__name__"):
+        return str(given.__name__)
+    plain = type(given).__repr__ is object.__repr__
+    return type(given).__name__ if plain else re.sub(" at 0x[0-9a-fA-F]+", "", repr(given))
+
+
+def fingerprint(given: object) -> str | None:
+    """Return a hash of the file that a name refers to, or of what an object is made of.
+
+    That is the text of its function or class. None for a name that refers to no file, and for
+    what has no text.
+    """
+    if isinstance(given, str):
+        file = _file(given)
+        return None if file is None else _hash(_text(file, given, "file"))
+    try:
+        made_of: Any = given if hasattr(given, "__name__") else type(given)
+        return _hash(inspect.getsource(made_of))
+    except (OSError, TypeError):
+        return None
 
 
 def _file(name: str) -> str | None:

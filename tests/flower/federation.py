@@ -15,6 +15,7 @@ from fedpace.data.synthetic import synthetic
 from fedpace.flower import AdaptiveSampling, WarmUp
 from fedpace.flower.client import described
 from fedpace.models.logistic import Logistic
+from fedpace.rounds.backend import Evaluation
 from fedpace.rounds.local import LocalSteps, LocalTrainer
 from fedpace.rounds.simulator import Simulator
 from fedpace.seeds import Seeds
@@ -40,14 +41,18 @@ DATA = synthetic(
 TIMES: FloatArray = SEEDS.stream("times").exponential(size=CLIENTS) + 0.05
 
 
-class MeasuredSimulator(Simulator):
-    """Our simulator, without knowing the times beforehand."""
+def simulator(kind: type[Simulator] = Simulator) -> Simulator:
+    """Return the fleet in our simulator, which does not know the times beforehand."""
+    return kind(
+        DATA, MODEL, Steady(TIMES), SEEDS, local_steps=STEPS, batch=BATCH, times_known=False
+    )
 
-    usual_times = None  # type: ignore[assignment]
 
-
-def simulator() -> Simulator:
-    return MeasuredSimulator(DATA, MODEL, Steady(TIMES), SEEDS, local_steps=STEPS, batch=BATCH)
+def evaluated(parameters: FloatArray) -> Evaluation:
+    """Evaluate a model on the whole fleet."""
+    found = simulator().evaluate(parameters)
+    assert found is not None
+    return found
 
 
 def trainer(client: int) -> LocalTrainer:
@@ -120,6 +125,6 @@ def grid_with(**options: Any) -> MemoryGrid:
 
 def strategy_on(grid: MemoryGrid, **settings: Any) -> AdaptiveSampling:
     usual: dict[str, Any] = {
-        "pilots": WarmUp(5), "min_available_nodes": CLIENTS, "fraction_evaluate": 0.0,
+        "k": 4, "pilots": WarmUp(5), "min_available_nodes": CLIENTS, "fraction_evaluate": 0.0,
     }  # fmt: skip
-    return AdaptiveSampling(4, **(usual | settings), clock=grid.clock)
+    return AdaptiveSampling(**(usual | settings), clock=grid.clock)

@@ -10,7 +10,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from fedpace.flower.exchange import Clock
+from fedpace.remote.waiting import Clock
 
 NEVER = float("inf")
 
@@ -65,7 +65,8 @@ class MemoryGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         here = [name for name in message_ids if self._pending[name].due <= self.time]
-        return [self._pending.pop(name).reply for name in sorted(here, key=self._due)]
+        here.sort(key=lambda name: (self._due(name), name))  # not in the order of a set of texts
+        return [self._pending.pop(name).reply for name in here]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -84,7 +85,10 @@ class MemoryGrid(Grid):
         took = 0.0
         if message.metadata.message_type == "train":
             took = self.seconds(self.partitions[node], int(message.metadata.group_id or 1) - 1)
-        self._pending[name] = _Pending(self.time + took, self._reply(message, node))
+        reply = self._reply(message, node)
+        message.metadata.__dict__["_created_at"] = self.time
+        reply.metadata.__dict__["_created_at"] = self.time + took
+        self._pending[name] = _Pending(self.time + took, reply)
         return name
 
     def _reply(self, message: Message, node: int) -> Message:

@@ -2,64 +2,65 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpace.flower import AdaptiveSampling
-from fedpace.flower.buffers import weights_in, with_averaged_buffers
-from fedpace.rounds.aggregate import aggregate
-from fedpace.rounds.backend import Reply
-from fedpace.rounds.loop import completed
-from fedpace.rounds.state import State
-from fedpace.sampling.design import Draw
+from fedpace import Adam, Average, Draw, Reply
+from fedpace.checks import FloatArray
+from fedpace.conformance.servers import check_server
+from fedpace.flower.buffers import Buffered
+from tests.flower.federation import strategy_on
 from tests.flower.memory_grid import MemoryGrid
 
 VARIANCES = st.floats(0, 1e3)
 
 
+def applied(server: Buffered, before: FloatArray, weights: FloatArray, sent: FloatArray) -> Any:
+    """Return the model after one round in which clients sent these, one row each."""
+    m = weights.size
+    reply = Reply(np.arange(m), sent - before, np.ones(m), np.ones(m))
+    return server.apply(server.init(before), before, Draw(np.arange(m), weights), reply)[0]
+
+
+@pytest.mark.parametrize("inner", [Average(), Adam(0.1)], ids=["average", "adam"])
 @given(
     VARIANCES,
     st.lists(st.tuples(st.floats(0.01, 5), VARIANCES), min_size=1, max_size=5),
 )
 def test_a_buffer_stays_between_what_it_was_and_what_clients_sent(
-    before: float, sent: list[tuple[float, float]]
+    inner: Average | Adam, before: float, sent: list[tuple[float, float]]
 ) -> None:
     weights, values = np.array(sent).T
-    m = weights.size
-    updates = np.column_stack([values, values]) - before
-    reply = Reply(np.arange(m), updates.copy(), np.ones(m), np.ones(m))
-    changed = with_averaged_buffers(reply, weights, np.array([True, False])).updates
-    np.testing.assert_array_equal(changed[:, 0], updates[:, 0])  # a parameter takes the whole step
-    after = aggregate(np.full(2, before), weights, changed)[1]
+    start, both = np.full(2, before), np.column_stack([values, values])
+    parameter, buffer = applied(Buffered(inner, np.array([True, False])), start, weights, both)
+    whole = applied(Buffered(inner, np.array([True, True])), start, weights, both)
+    assert parameter == whole[0]  # a parameter takes the inner server's whole step
     slack = 1e-9 * (1 + max(before, values.max()))
-    assert min(before, values.min()) - slack <= after <= max(before, values.max()) + slack
+    assert min(before, values.min()) - slack <= buffer <= max(before, values.max()) + slack
 
 
 def test_weights_that_sum_to_3_leave_a_variance_positive() -> None:
-    reply = Reply(np.arange(2), np.full((2, 1), 0.1 - 1.0), np.ones(2), np.ones(2))
-    weights = np.array([1.0, 2.0])
-    assert aggregate(np.ones(1), weights, reply.updates)[0] < 0
-    reply = with_averaged_buffers(reply, weights, np.array([False]))
-    np.testing.assert_allclose(aggregate(np.ones(1), weights, reply.updates), [0.1])
+    before, weights, sent = np.ones(1), np.array([1.0, 2.0]), np.full((2, 1), 0.1)
+    assert applied(Buffered(Average(), np.array([True])), before, weights, sent) < 0
+    after = applied(Buffered(Average(), np.array([False])), before, weights, sent)
+    np.testing.assert_allclose(after, [0.1])
 
 
 def test_weights_below_1_are_left_alone() -> None:
-    reply = Reply(np.arange(1), np.array([[-0.9]]), np.ones(1), np.ones(1))
-    reply = with_averaged_buffers(reply, np.array([0.5]), np.array([False]))
-    np.testing.assert_array_equal(reply.updates, [[-0.9]])
+    server = Buffered(Average(), np.array([False]))
+    after = applied(server, np.ones(1), np.array([0.5]), np.array([[0.1]]))
+    np.testing.assert_allclose(after, [1 - 0.5 * 0.9])
 
 
-def test_the_weights_are_those_of_the_loop() -> None:
-    draw = Draw(np.array([0, 2, 3]), np.array([0.5, 0.2, 0.7]))
-    reply = Reply(np.array([0, 3]), np.ones((2, 4)), np.ones(2), np.ones(2))
-    state = State(np.zeros(4), 3, 0.0, "", np.array([3, 1, 2, 3]), np.array([3, 1, 1, 0]))
-    np.testing.assert_array_equal(
-        weights_in(state, draw, reply, n=5), completed(state, draw, reply, n=5)[1]
-    )
-    assert weights_in(state, draw, reply, n=5)[1] > 0.7  # it has never answered before
+@pytest.mark.parametrize("inner", [Average(), Adam(0.1)], ids=["average", "adam"])
+def test_it_is_a_server(inner: Average | Adam) -> None:
+    check_server(lambda: Buffered(inner, np.arange(5) < 3))
 
 
 def test_a_running_variance_is_positive_in_every_round() -> None:
@@ -85,7 +86,7 @@ def test_a_running_variance_is_positive_in_every_round() -> None:
         return MetricRecord({"loss": 1.0})
 
     start = {"weight": np.zeros(3), "running_var": np.ones(2)}
-    strategy = AdaptiveSampling(3, "uniform", fraction_evaluate=0, clock=grid.clock)
+    strategy = strategy_on(grid, k=3, scheme="uniform", min_available_nodes=6)
     strategy.start(
         grid,
         ArrayRecord({name: Array(value) for name, value in start.items()}),

@@ -6,42 +6,31 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, MetricRecord
 
+from fedpace import Pilots, Simulator, Stop, WarmUp, constant, sampler_for, train
 from fedpace.checks import FloatArray
-from fedpace.estimation.adaptive import Live, Pilots, WarmUp, run_adaptive, run_known
 from fedpace.flower import AdaptiveSampling
-from fedpace.rounds.schedules import constant
-from fedpace.rounds.stopping import Stop
+from fedpace.rounds.backend import Evaluation
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
 from tests.flower import federation
-from tests.flower.federation import CLIENTS, RATE, as_record, as_vector, client_app, steady
-from tests.flower.memory_grid import MemoryGrid
+from tests.flower.federation import RATE, START, as_vector, grid_with, strategy_on
 
-ROUNDS, K, SEED = 25, 4, 3
-
-
-def evaluation(models: list[FloatArray], server_round: int, arrays: ArrayRecord) -> MetricRecord:
-    del server_round
-    models.append(as_vector(arrays))
-    loss, accuracy = federation.simulator().evaluate(models[-1])
-    return MetricRecord({"loss": loss, "accuracy": accuracy})
+ROUNDS, K, SEED = 25, 4, 3  # K is that of `strategy_on`
 
 
 def flower_models(
     scheme: str, pilots: WarmUp | Pilots
 ) -> tuple[list[FloatArray], AdaptiveSampling]:
-    grid = MemoryGrid(client_app(), steady, partitions=range(CLIENTS))
-    strategy = AdaptiveSampling(
-        K, scheme, seed=SEED, pilots=pilots, refresh=5, min_available_nodes=CLIENTS,
-        fraction_evaluate=0.0, max_weight=2.0, clock=grid.clock,
-    )  # fmt: skip
     models: list[FloatArray] = []
-    strategy.start(
-        grid,
-        as_record(federation.simulator().initial()),
-        num_rounds=ROUNDS,
-        evaluate_fn=lambda index, arrays: evaluation(models, index, arrays),
-    )
+
+    def evaluate(_: int, arrays: ArrayRecord) -> MetricRecord:
+        models.append(as_vector(arrays))
+        loss, accuracy = federation.evaluated(models[-1])
+        return MetricRecord({"loss": loss, "accuracy": accuracy})
+
+    grid = grid_with()
+    strategy = strategy_on(grid, scheme=scheme, seed=SEED, pilots=pilots, refresh=5, max_weight=2.0)
+    strategy.start(grid, START, num_rounds=ROUNDS, evaluate_fn=evaluate)
     return models, strategy
 
 
@@ -53,28 +42,23 @@ def test_every_model_is_that_of_our_loop(scheme: str, pilots: WarmUp | Pilots) -
     models, strategy = flower_models(scheme, pilots)
     seen: list[FloatArray] = []
 
-    class Watched(federation.MeasuredSimulator):
-        def evaluate(self, parameters: FloatArray):  # type: ignore[no-untyped-def]
+    class Watched(Simulator):
+        def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:
             seen.append(parameters)
-            return super().evaluate(parameters)
+            return super().evaluate(parameters, due=due)
 
-    ours = federation.simulator()
-    backend = Watched(
-        ours.data, ours.model, ours.times, ours.seeds,
-        local_steps=ours.local_steps, batch=ours.batch,
-    )  # fmt: skip
-    common = {
-        "k": K, "schedule": constant(RATE), "stop": Stop(rounds=ROUNDS), "seeds": Seeds(SEED),
-        "max_weight": 2.0, "live": Live(refresh=5),
-    }  # fmt: skip
-    if scheme in ("full", "uniform", "weighted"):
-        outcome = run_known(backend, SCHEMES[scheme], None, **common)  # type: ignore[arg-type]
-    else:
-        outcome = run_adaptive(backend, SCHEMES[scheme], pilots=pilots, **common)  # type: ignore[arg-type]
+    outcome = train(
+        federation.simulator(Watched),
+        sampler_for(scheme, K, learn=pilots, refresh=5, max_weight=2.0),
+        schedule=constant(RATE),
+        stop=Stop(rounds=ROUNDS),
+        seeds=Seeds(SEED),
+    )
     assert len(models) == len(seen) > ROUNDS
     np.testing.assert_allclose(models, seen, atol=1e-6, rtol=0)
     times = [row.seconds for row in outcome.history.rows]
     np.testing.assert_allclose([row.seconds for row in strategy.history.rows], times, rtol=1e-9)
     for mine, theirs in zip(strategy.history.rows, outcome.history.rows, strict=True):
+        assert mine.phase == theirs.phase
         np.testing.assert_array_equal(mine.clients, theirs.clients)
         np.testing.assert_allclose(mine.weights, theirs.weights, rtol=1e-6)

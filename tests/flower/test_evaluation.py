@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from fedpace.flower import AdaptiveSampling
@@ -20,6 +21,11 @@ from tests.flower.federation import (
 from tests.flower.memory_grid import MemoryGrid
 
 
+def with_loss(reply: Message, _: int) -> None:
+    metrics = reply.content.metric_records["metrics"]
+    metrics["initial-loss"] = metrics["train_loss"]
+
+
 def test_ends_at_the_target() -> None:
     grid = grid_with()
     strategy = strategy_on(grid, fraction_evaluate=1.0, evaluate_every=1, target_loss=0.9)
@@ -30,10 +36,6 @@ def test_ends_at_the_target() -> None:
 
 
 def test_a_loss_that_replies_promise_is_checked_at_once() -> None:
-    def with_loss(reply: Message, client: int) -> None:
-        metrics = reply.content.metric_records["metrics"]
-        metrics["initial-loss"] = metrics["train_loss"]
-
     grid = grid_with(change=with_loss)
     strategy = strategy_on(
         grid, scheme="uniform", fraction_evaluate=1.0, evaluate_every=90, target_loss=0.9
@@ -94,3 +96,18 @@ def test_only_a_share_of_the_clients_evaluates() -> None:
     strategy.start(grid, START, num_rounds=5)
     asked = [partitions for kind, partitions in grid.asked if kind == "evaluate"]
     assert [len(each) for each in asked] == [3, 3, 3]  # after rounds 2, 4 and the last
+
+
+def test_where_only_the_accuracy_is_measured_the_estimate_stands_for_the_loss() -> None:
+    grid = grid_with(change=with_loss)
+    strategy = strategy_on(grid, scheme="full", target_loss=0.85)
+    strategy.start(
+        grid, START, num_rounds=8, evaluate_fn=lambda *_: MetricRecord({"accuracy": 0.25})
+    )
+    rows = strategy.history.rows[1:]
+    assert [row.round for row in rows] == list(range(1, 9))  # an estimate alone ends nothing
+    assert {row.accuracy for row in rows} == {0.25}
+    promised = [row.loss_estimate <= 0.85 for row in rows]
+    assert True in promised
+    assert False in promised
+    assert [math.isnan(row.loss) for row in rows] == promised

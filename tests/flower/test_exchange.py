@@ -6,7 +6,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpace.flower.exchange import exchanged
+from fedpace.flower.exchange import Mail
 from tests.flower.memory_grid import MemoryGrid
 
 
@@ -27,19 +27,21 @@ def sent_to(grid: MemoryGrid) -> list[Message]:
 
 def test_stamps_each_reply_and_lasts_as_long_as_the_slowest() -> None:
     grid = MemoryGrid(echo(), lambda client, _: 0.33 * (client + 1), partitions=range(3))
-    arrivals, waited, late = exchanged(grid, sent_to(grid), deadline=10, clock=grid.clock)
+    mail = Mail(grid, grid.clock)
+    arrivals = mail.exchange(sent_to(grid), 10)
     seconds = {grid.partitions[node]: seconds for node, _, seconds in arrivals}
     assert seconds == pytest.approx({0: 0.33, 1: 0.66, 2: 0.99})
-    assert waited == pytest.approx(0.99)
-    assert not late
+    assert grid.time == pytest.approx(0.99)
+    assert not mail.busy
 
 
 def test_stops_at_the_deadline_and_says_who_is_late() -> None:
     grid = MemoryGrid(echo(), lambda client, _: 10.0**client, partitions=range(3))
-    arrivals, waited, late = exchanged(grid, sent_to(grid), deadline=2.5, clock=grid.clock)
+    mail = Mail(grid, grid.clock)
+    arrivals = mail.exchange(sent_to(grid), 2.5)
     assert [grid.partitions[node] for node, _, _ in arrivals] == [0]
-    assert waited == pytest.approx(2.5)
-    assert {grid.partitions[node] for node in late.values()} == {1, 2}
+    assert grid.time == pytest.approx(2.5)
+    assert {grid.partitions[node] for node in mail.busy} == {1, 2}
 
 
 def test_a_message_that_could_not_be_sent_is_not_waited_for() -> None:
@@ -49,9 +51,9 @@ def test_a_message_that_could_not_be_sent_is_not_waited_for() -> None:
             return [None, *names[1:]]
 
     grid = Leaky(echo(), lambda *_: 1.0, partitions=range(2))
-    arrivals, _, late = exchanged(grid, sent_to(grid), deadline=60, clock=grid.clock)
-    assert len(arrivals) == 1
-    assert not late
+    mail = Mail(grid, grid.clock)
+    assert len(mail.exchange(sent_to(grid), 60)) == 1
+    assert not mail.busy
 
 
 def test_a_grid_that_leaves_out_what_could_not_be_sent_is_understood() -> None:
@@ -61,11 +63,27 @@ def test_a_grid_that_leaves_out_what_could_not_be_sent_is_understood() -> None:
 
     grid = Silent(echo(), lambda *_: 1.0, partitions=range(3))
     first, *rest = grid.get_node_ids()
-    arrivals, _, late = exchanged(grid, sent_to(grid), deadline=60, clock=grid.clock)
-    assert sorted(arrival.node for arrival in arrivals) == sorted(rest)
-    assert first not in late.values()
+    mail = Mail(grid, grid.clock)
+    assert sorted(arrival.node for arrival in mail.exchange(sent_to(grid), 60)) == sorted(rest)
+    assert first not in mail.busy
 
 
 def test_nothing_sent_takes_no_time() -> None:
     grid = MemoryGrid(echo(), lambda *_: 1.0, partitions=range(2))
-    assert exchanged(grid, [], deadline=60, clock=grid.clock) == ([], 0.0, {})
+    assert Mail(grid, grid.clock).exchange([], 60) == []
+    assert grid.time == 0
+
+
+def test_a_few_are_collected_as_they_come_and_whoever_is_late_counts() -> None:
+    waits = {0: 3.0, 1: 1.0, 2: 50.0, 3: 2.0}
+    grid = MemoryGrid(echo(), lambda client, _: waits[client], partitions=range(4))
+    mail = Mail(grid, grid.clock)
+    names = mail.send(sent_to(grid), 10)
+    came = []
+    for count in (1, 2, 1):
+        arrivals = mail.collect(names, count)
+        names -= set(arrivals)
+        came.append([grid.partitions[each.node] for each in arrivals.values()])
+    assert came == [[1], [3, 0], []]
+    assert grid.time == pytest.approx(10)
+    assert {grid.partitions[node] for node in mail.busy} == {2}

@@ -120,6 +120,12 @@ def test_other_names_are_refused() -> None:
 
 def test_the_exact_name_of_a_metric_comes_before_one_that_contains_it() -> None:
     record = MetricRecord({"eval_loss": 2.0, "loss": 1.0, "history": [1.0]})
-    assert metric_named(record, "loss") == 1.0
-    assert np.isnan(metric_named(record, "acc"))
-    assert np.isnan(metric_named(None, "loss"))
+    assert metric_named([record], "loss") == 1.0
+    assert np.isnan(metric_named([record], "acc"))
+    assert np.isnan(metric_named([], "loss"))
+
+
+def test_a_record_without_a_metric_is_passed_over() -> None:
+    records = [MetricRecord({"accuracy": 0.5, "loss": np.nan}), MetricRecord({"eval_loss": 2.0})]
+    assert metric_named(records, "loss") == 2.0
+    assert metric_named(records, "acc") == 0.5

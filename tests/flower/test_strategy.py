@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Strategy
 
-from fedpace.checks import FloatArray
-from fedpace.cli import main
-from fedpace.errors import InputError, TooFewClientsError
+from fedpace.errors import InputError
 from fedpace.flower import AdaptiveSampling, WarmUp
-from fedpace.flower.job import Job
-from fedpace.sampling.design import Everyone
 from tests.flower import federation
 from tests.flower.federation import (
     CLIENTS,
@@ -44,7 +37,7 @@ def test_is_a_flower_strategy_with_two_lines() -> None:
     assert result.evaluate_metrics_clientapp[10]["eval_loss"] < math.log(3)  # type: ignore[operator]
     assert len(result.train_metrics_clientapp) == 20
     assert strategy.history.rows[-1].round == 20
-    loss = federation.simulator().evaluate(as_vector(result.arrays)).loss
+    loss = federation.evaluated(as_vector(result.arrays)).loss
     assert strategy.history.rows[-1].loss == pytest.approx(loss)
 
 
@@ -77,25 +70,6 @@ def test_one_message_goes_to_each_distinct_client() -> None:
     for row, partitions in zip(strategy.history.rows[1:], asked, strict=True):
         assert row.clients.tolist() == partitions
         assert row.weights.sum() == pytest.approx(1.0)  # weighted sampling: m_i / K
-
-
-def test_an_update_counts_from_the_model_as_it_was_sent() -> None:
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        metrics = MetricRecord({"num-examples": 1, "grad-norm": 1.0})
-        arrays = message.content.array_records["arrays"]
-        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
-
-    grid = MemoryGrid(app, lambda *_: 1.0, partitions=range(2))
-    job = Job(ArrayRecord([np.zeros(3, np.float32)]), 60.0, 1, ConfigRecord())
-    backend = strategy_on(grid, min_available_nodes=2)._opened(grid, job)
-    backend.present()
-    draw = Everyone([0.5, 0.5]).draw(np.random.default_rng(0))
-    # A tenth is no number of 32 bits; a client that does nothing still has an update of nothing.
-    reply = backend.run(np.full(3, 0.1), draw, round_index=0, learning_rate=0.1)
-    np.testing.assert_array_equal(reply.updates, np.zeros((2, 3)))
 
 
 def spoiled(reply: Message, client: int) -> None:
@@ -255,85 +229,6 @@ def test_settings_that_come_to_nothing_are_mentioned(
     assert said not in caplog.text
 
 
-def test_too_few_nodes_end_the_run_with_what_was_done_saved(tmp_path: Path) -> None:
-    grid = grid_with()
-    path = tmp_path / "run.npz"
-    settings = {"scheme": "weighted", "checkpoint": path, "wait": 20.0}
-
-    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        if server_round == 4:
-            grid.partitions.clear()
-        return MetricRecord({"loss": 1.0})
-
-    strategy = strategy_on(grid, **settings)
-    with pytest.raises(TooFewClientsError, match="start more SuperNodes"):
-        strategy.start(grid, START, num_rounds=8, evaluate_fn=evaluate)
-    assert [row.round for row in strategy.history.rows] == [0, 1, 2, 3, 4]
-    again = grid_with()
-    resumed = strategy_on(again, **settings)
-    resumed.start(again, START, num_rounds=8)
-    assert [row.round for row in resumed.history.rows] == list(range(9))
-    assert len([kind for kind, _ in again.asked if kind == "train"]) == 4
-
-
-class Killed(BaseException):
-    """As good as a power cut."""
-
-
-@pytest.mark.parametrize("after", [0, 3, 5, 12, 20])
-def test_a_run_that_was_killed_ends_with_the_model_of_one_that_was_not(
-    after: int, tmp_path: Path
-) -> None:
-    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        if server_round == after + 1 and not killed:
-            killed.append(True)
-            raise Killed
-        return MetricRecord({"loss": federation.simulator().evaluate(as_vector(arrays)).loss})
-
-    def run(grid: MemoryGrid, checkpoint: Path) -> tuple[AdaptiveSampling, FloatArray]:
-        strategy = strategy_on(grid, scheme="optimal-mean", checkpoint=checkpoint, refresh=5)
-        result = strategy.start(grid, START, num_rounds=25, evaluate_fn=evaluate)
-        return strategy, as_vector(result.arrays)
-
-    killed: list[bool] = []
-    with pytest.raises(Killed):
-        run(grid_with(), tmp_path / "killed.npz")
-    # Other ids, as after a restart of the SuperNodes; partitions tell who is who.
-    again = MemoryGrid(client_app(), steady, partitions=range(CLIENTS), first_id=70)
-    resumed, model = run(again, tmp_path / "killed.npz")
-    whole, expected = run(grid_with(), tmp_path / "whole.npz")
-    np.testing.assert_allclose(model, expected, atol=1e-9)
-    assert [row.round for row in resumed.history.rows] == [row.round for row in whole.history.rows]
-
-
-def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "run.npz"
-    grid = grid_with()
-    strategy_on(grid, checkpoint=path).start(grid, START, num_rounds=2)
-    with pytest.raises(InputError, match="another run"):
-        strategy_on(grid, checkpoint=path, seed=1).start(grid, START, num_rounds=2)
-
-
-def test_a_checkpoint_without_its_clients_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "run.npz"
-    grid = grid_with()
-    strategy_on(grid, checkpoint=path).start(grid, START, num_rounds=2)
-    (tmp_path / "run.npz.clients.json").unlink()
-    with pytest.raises(
-        InputError, match=r"run\.npz\.clients\.json: must lie beside the checkpoint"
-    ):
-        strategy_on(grid, checkpoint=path).start(grid, START, num_rounds=4)
-
-
-def test_a_finished_run_goes_on_to_more_rounds(tmp_path: Path) -> None:
-    path = tmp_path / "run.npz"
-    for rounds in (6, 9):
-        grid = grid_with()
-        strategy = strategy_on(grid, checkpoint=path)
-        strategy.start(grid, START, num_rounds=rounds)
-        assert strategy.history.rows[-1].round == rounds
-
-
 def test_without_norms_the_length_of_the_update_stands_in_and_is_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -370,22 +265,3 @@ def test_with_steps_and_rate_the_length_of_the_update_is_a_gradient_norm() -> No
 def test_a_wrong_setting_is_refused_at_once(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         AdaptiveSampling(**settings)
-
-
-def test_the_history_is_written_and_the_report_drawn(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for scheme in ("uniform", "optimal-mean"):
-        grid = grid_with()
-        strategy = strategy_on(
-            grid, scheme=scheme, fraction_evaluate=1.0, evaluate_every=1, target_loss=0.9,
-            out=tmp_path / "runs",
-        )  # fmt: skip
-        strategy.start(grid, START, num_rounds=60)
-        strategy.history.write_csv(tmp_path / f"{scheme}.csv")
-        assert (tmp_path / f"{scheme}.csv").read_text().startswith("phase,round,seconds,loss")
-    monkeypatch.setattr("sys.argv", ["fedpace", "report", str(tmp_path / "runs")])
-    with contextlib.suppress(SystemExit):
-        main()
-    assert "optimal-mean" in capsys.readouterr().out
-    assert (tmp_path / "runs" / "report.html").exists()

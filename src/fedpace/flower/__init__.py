@@ -9,7 +9,7 @@ except ImportError as error:
         "fedpace.flower needs Flower 1.21 or newer; install it with: pip install 'fedpace[flower]'"
     ) from error
 
-from fedpace.estimation.adaptive import Pilots, WarmUp
+from fedpace.estimation.policy import Pilots, WarmUp
 from fedpace.flower.client import GradientNorms, described, measured
 from fedpace.flower.strategy import AdaptiveSampling
 

@@ -2,41 +2,62 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
 from fedpace.rounds.backend import Reply
-from fedpace.rounds.loop import completed
-from fedpace.rounds.state import State
+from fedpace.rounds.server import Server
 from fedpace.sampling.design import Draw
 
 
-def weights_in(state: State, draw: Draw, reply: Reply, *, n: int) -> FloatArray:
-    """Return the weights that the loop will give to the replies, made up for those missing."""
-    # The loop's own rule, asked with a model of no parameters.
-    nothing = reply._replace(updates=np.empty((reply.clients.size, 0)))
-    return completed(state._replace(parameters=np.empty(0)), draw, nothing, n=n)[1]
-
-
-def with_averaged_buffers(reply: Reply, weights: FloatArray, trained: NDArray[np.bool_]) -> Reply:
-    """Let buffers become w + Σ weights_i (w_i − w) / max(1, Σ weights).
+@dataclass(frozen=True, eq=False)
+class Buffered:
+    """Let buffers become w + Σ weights_i (w_i − w) / max(1, Σ weights); the rest is another's.
 
     The weights sum to 1 on average only. Where they sum to more, w + Σ weights_i (w_i − w) may lie
     beyond all w_i: a step for a parameter, but a variance may become negative and the model NaN.
     Divided by their sum, a buffer stays between w and what the clients sent. That is no longer
     unbiased; a running mean forgets the error, as it does the past.
 
-    The updates are changed in place: they are as large as all models together.
+    Parameters
+    ----------
+    inner : Server
+        What becomes of the parameters.
+    trained : array of truth values
+        Which entries are parameters.
 
+    Examples
+    --------
+    >>> from fedpace.rounds.server import Average
     >>> one = np.array([1.0])
     >>> reply = Reply(np.array([0]), np.array([[4.0, -0.9]]), one, one)
-    >>> with_averaged_buffers(reply, np.array([3.0]), np.array([True, False])).updates
-    array([[ 4. , -0.3]])
+    >>> draw = Draw(np.array([0]), np.array([3.0]))
+    >>> server = Buffered(Average(), np.array([True, False]))
+    >>> server.apply(None, np.ones(2), draw, reply)[0].round(6)
+    array([13. ,  0.1])
 
     With weight 3 a variance of 1 becomes 1 + 3 · (−0.3) = 0.1, not 1 − 2.7.
     """
-    total = float(weights.sum())
-    if total > 1 and not trained.all():
-        reply.updates[:, ~trained] /= total
-    return reply
+
+    inner: Server
+    trained: NDArray[np.bool_]
+
+    def init(self, parameters: FloatArray) -> Any:
+        """Return the inner server's state."""
+        return self.inner.init(parameters)
+
+    def apply(
+        self, state: Any, parameters: FloatArray, draw: Draw, reply: Reply
+    ) -> tuple[FloatArray, Any]:
+        """Return the inner server's model, but for the buffers."""
+        after, state = self.inner.apply(state, parameters, draw, reply)
+        buffers = ~self.trained
+        if buffers.any():  # what Adam, say, would make of a variance is no variance
+            updates = reply.updates[:, buffers] / max(1.0, draw.weights.sum())
+            after = np.where(buffers, parameters, after)
+            after[buffers] += draw.weights @ updates
+        return after, state

@@ -4,30 +4,52 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
-from numpy.typing import NDArray
+from flwr.serverapp.strategy import Result
 
 from fedpace.checks import FloatArray
-from fedpace.flower.buffers import weights_in, with_averaged_buffers
+from fedpace.errors import InputError
 from fedpace.flower.census import Census
-from fedpace.flower.exchange import WALL, Arrival, Clock, exchanged, refuse_strangers
-from fedpace.flower.fleet import Fleet
-from fedpace.flower.job import Job
-from fedpace.flower.keeping import Kept
+from fedpace.flower.exchange import Arrival, Mail, refuse_strangers
+from fedpace.flower.nodes import Nodes
+from fedpace.flower.reading import Given, Reader
 from fedpace.flower.records import Layout, mean_metrics, metric_named, size_of
-from fedpace.flower.replies import Reader, Reading, as_reply
-from fedpace.flower.settings import Keys
-from fedpace.rounds.backend import Evaluation, Reply
-from fedpace.rounds.state import State
-from fedpace.sampling.design import Draw
+from fedpace.remote.replies import as_reply
+from fedpace.remote.roster import Roster
+from fedpace.rounds.backend import Evaluation, Reply, Task
+from fedpace.times.round_times import Presence
+
+if TYPE_CHECKING:
+    from fedpace.flower.strategy import AdaptiveSampling
 
 log = logging.getLogger("flwr")
+
+CentralEvaluation: TypeAlias = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+@dataclass
+class Training:
+    """Hold the arguments of a strategy's `start`; `deadline` is how long replies are waited for."""
+
+    initial: ArrayRecord
+    deadline: float
+    train_config: ConfigRecord = field(default_factory=ConfigRecord)
+    evaluate_config: ConfigRecord = field(default_factory=ConfigRecord)
+    evaluate_fn: CentralEvaluation | None = None
+
+
+class _ByHand(NamedTuple):
+    """Messages that somebody else delivers, and since when."""
+
+    messages: list[Message]
+    given: Given
+    when: float
 
 
 class GridBackend:
@@ -37,179 +59,167 @@ class GridBackend:
     ----------
     grid : Grid
         Flower's.
-    rules : Strategy
-        Says what is sent in a round and in an evaluation.
-    job : Job
+    strategy : AdaptiveSampling
+        Has the settings, and says what is sent in a round and in an evaluation.
+    training : Training
         What to train.
-    census : Census
-        Who is there.
-    reader : Reader
-        Reads and screens replies.
-    keys : Keys
-        What things are called in messages.
-    fleet_file : Path, optional
-        Where numbers and sample counts of clients are kept.
-    clock : Clock
-        The time.
+    roster : Roster
+        The clients known before.
+
+    Attributes
+    ----------
+    task : Task or None
+        The one that the strategy is making messages for.
+    metrics : MetricRecord or None
+        Those of the latest replies, averaged.
+    result : Result
+        Flower's.
     """
 
     usual_times = None  # measured
 
     def __init__(
-        self,
-        grid: Grid,
-        rules: Strategy,
-        job: Job,
-        *,
-        census: Census,
-        reader: Reader,
-        keys: Keys,
-        fleet_file: Path | None = None,
-        clock: Clock = WALL,
+        self, grid: Grid, strategy: AdaptiveSampling, training: Training, roster: Roster
     ) -> None:
-        self.grid, self.rules, self.job, self.census = grid, rules, job, census
-        self.reader, self.keys, self.fleet_file, self.clock = reader, keys, fleet_file, clock
-        self.layout = Layout.of(job.initial)
-        self.sent = self.layout.vector(job.initial)
+        self.strategy, self.training = strategy, training
+        self.mail, self.nodes = Mail(grid, strategy.clock), Nodes(roster)
+        self.census = Census(
+            self.mail,
+            self.nodes,
+            strategy.min_available_nodes,
+            strategy.wait,
+            expected=strategy.expected_nodes,
+            query=strategy.query,
+        )
+        self.layout = Layout.of(training.initial)
+        self._reader = Reader(self.nodes, self.layout, strategy.keys.samples, strategy.local_steps)
         self.round = 0
-        self.draw: Draw | None = None
-        self.estimate = math.nan  # of the loss, from what the last round's clients reported
-        self.kept = Kept(None)  # what the loop has told of itself
-        self.result = Result(arrays=job.initial)
-
-    @property
-    def fleet(self) -> Fleet:
-        """The clients, numbered."""
-        return self.census.fleet
+        self.task: Task | None = None
+        self.metrics: MetricRecord | None = None
+        self.result = Result(arrays=training.initial)
+        self._underway: dict[str, Given] = {}
+        self._since = 0.0  # when the run's clock was last read
+        self._by_hand: _ByHand | None = None
 
     @property
     def weights(self) -> FloatArray:
         """p_i, as far as sample counts are known."""
-        return self.fleet.weights
+        return self.nodes.roster.weights
 
     def initial(self) -> FloatArray:
         """Return the arrays that the run starts from."""
-        return self.layout.vector(self.job.initial)
+        return self.layout.vector(self.training.initial)
 
-    def present(self) -> NDArray[np.bool_]:
-        """Return who is there and idle; new nodes are admitted."""
-        seen = len(self.fleet)
-        present = self.census.present(self.grid, self.clock)
-        if len(self.fleet) > seen:
-            self._keep_fleet()
-        return present
+    def present(self, round_index: int, seconds: float) -> Presence:  # noqa: ARG002
+        """Return who is there and idle, and how long was waited; new nodes are admitted."""
+        began = self.mail.clock.now()
+        clients = self.census.present()
+        waited = self.mail.clock.now() - began
+        self._since += waited  # counted here, not in what is underway
+        return Presence(clients, waited)
 
-    def run(
-        self, parameters: FloatArray, draw: Draw, *, round_index: int, learning_rate: float
-    ) -> Reply:
-        """Send the model to the drawn clients and wait for them, at most to the deadline."""
-        self.round, self.draw = round_index + 1, draw
-        if self.job.scheduled:
-            self.job.train_config[self.keys.learning_rate] = learning_rate
-        arrays = self.layout.record(parameters)
-        self.sent = self.layout.vector(arrays)  # as rounded to the model's own types
-        messages = list(
-            self.rules.configure_train(self.round, arrays, self.job.train_config, self.grid)
-        )
-        self.draw = None
-        refuse_strangers(messages, self.fleet.nodes(draw.clients.tolist()))
-        arrivals, waited = self._exchanged(messages)
-        down = size_of(messages[0]) if messages else 0
-        reply = self.accepted(arrivals, draw, self.kept.state, bytes_down=down, waited=waited)
-        log.info(
-            "[ROUND %d/%d] fedpace: %d of %d clients answered in %.1f s",
-            self.round, self.job.rounds, reply.clients.size, draw.clients.size, waited,
-        )  # fmt: skip
-        return reply
+    def submit(self, task: Task) -> None:
+        """Send the model to the clients of a task."""
+        config, arrays = self.training.train_config, self.layout.record(task.parameters)
+        self._begin(task, config)
+        self.task = task
+        messages = list(self.strategy.configure_train(self.round, arrays, config, self.mail.grid))
+        self.task = None
+        refuse_strangers(messages, self.nodes.of(task.clients.tolist()))
+        if not self._underway:
+            self._since = self.mail.clock.now()
+        names = self.mail.send(messages, self.training.deadline)
+        self._underway |= dict.fromkeys(names, self._given(arrays, config, messages))
 
-    def evaluate(self, parameters: FloatArray) -> Evaluation:
-        """Return loss and accuracy: the server's own evaluation, else the clients'.
+    def collect(self, count: int | None = None) -> Reply:
+        """Wait for the next replies, each at most to its deadline."""
+        arrivals = self.mail.collect(self._underway, count)
+        now = self.mail.clock.now()
+        waited, self._since = (now - self._since if self._underway else 0.0), now
+        read = [(arrival, self._underway[name]) for name, arrival in arrivals.items()]
+        self._underway = {n: each for n, each in self._underway.items() if n in self.mail.open}
+        return self._read(read, waited)
 
-        Where neither is due the loss is that estimated from the replies, if it ends nothing, or
-        else NaN. An estimate that would end the run is checked by the clients at once.
+    def hand_out(self, task: Task, arrays: ArrayRecord, config: ConfigRecord) -> list[Message]:
+        """Return the messages of a task, for somebody else to deliver."""
+        self._begin(task, config)
+        messages = self.messages(MessageType.TRAIN, task.clients.tolist(), arrays, config)
+        given = self._given(arrays, config, messages)
+        self._by_hand = _ByHand(messages, given, self.mail.clock.now())
+        return messages
+
+    def take_in(self, replies: Iterable[Message]) -> Reply:
+        """Return what was brought back for `hand_out`; whoever was not asked is not heard.
+
+        Nobody says when a reply arrived: its time is that until it was made, by the client's
+        clock. A client whose clock is wrong counts as the whole wait.
+        """
+        if self._by_hand is None:
+            raise InputError("configure_train must come before aggregate_train, got none; call it")
+        (messages, given, when), self._by_hand = self._by_hand, None
+        waited = self.mail.clock.now() - when
+        made = min((each.metadata.created_at for each in messages), default=0.0)
+        asked = {each.metadata.dst_node_id for each in messages}
+        arrivals: dict[int, Arrival] = {}
+        for reply in replies:
+            node, seconds = reply.metadata.src_node_id, reply.metadata.created_at - made
+            if node in asked:
+                arrivals[node] = Arrival(node, reply, seconds if 0 < seconds <= waited else waited)
+        return self._read([(each, given) for each in arrivals.values()], waited)
+
+    def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:
+        """Return loss and accuracy: the server's own, else the clients' where they are due.
+
+        None if nobody evaluates.
         """
         if not np.isfinite(parameters).all():
             return Evaluation(math.inf, math.nan)
-        arrays = self.layout.record(parameters)
-        job, promise = self.job, self.job.promises(self.estimate)
-        check = promise and job.evaluate_fn is None and job.evaluate_every > 0
-        clients = self._asked_clients(arrays) if check or job.evaluates_after(self.round) else None
-        central = job.evaluate_fn and job.evaluate_fn(self.round, arrays)
+        began, arrays = self.mail.clock.now(), self.layout.record(parameters)
+        clients = self._asked(arrays) if due and self.strategy.clients_evaluate else None
+        central = self.training.evaluate_fn and self.training.evaluate_fn(self.round, arrays)
+        if clients is not None:
+            self.result.evaluate_metrics_clientapp[self.round] = clients
         if central is not None:
             self.result.evaluate_metrics_serverapp[self.round] = central
-            log.info("fedpace: evaluation on the server: %s", dict(central))
-        losses = [metric_named(each, "loss") for each in (central, clients)]
-        accuracies = [metric_named(each, "acc") for each in (central, clients)]
-        estimate = math.nan if promise else self.estimate
-        return Evaluation(_first_number([*losses, estimate]), _first_number(accuracies))
+        self._since += self.mail.clock.now() - began  # not counted
+        found = [each for each in (central, clients) if each is not None]
+        if not found:
+            return None
+        log.info("fedpace: evaluation after round %d: %s", self.round, [*map(dict, found)])
+        return Evaluation(metric_named(found, "loss"), metric_named(found, "acc"))
 
     def messages(
         self, kind: str, clients: Iterable[int], arrays: ArrayRecord, config: ConfigRecord
     ) -> list[Message]:
         """Return one message to the node of each client."""
-        content = RecordDict({self.keys.arrays: arrays, self.keys.config: config})
-        return [
-            Message(content, node, kind, group_id=str(self.round))
-            for node in self.fleet.nodes(clients)
-        ]
+        keys = self.strategy.keys
+        content = RecordDict({keys.arrays: arrays, keys.config: config})
+        nodes = self.nodes.of(clients)
+        return [Message(content, node, kind, group_id=str(self.round)) for node in nodes]
 
-    def accepted(
-        self,
-        arrivals: Iterable[Arrival],
-        draw: Draw,
-        state: State,
-        *,
-        bytes_down: int,
-        waited: float,
-    ) -> Reply:
-        """Return what the replies say, without those that cannot be used."""
-        rate = self.job.train_config.get(self.keys.learning_rate)
-        readings, used, refused = self.reader.read_all(
-            arrivals,
-            self.fleet,
-            layout=self.layout,
-            sent=self.sent,
-            learning_rate=float(rate) if isinstance(rate, (int, float)) else None,
+    def _begin(self, task: Task, config: ConfigRecord) -> None:
+        self.round = config["server-round"] = task.round_index + 1
+        if not math.isnan(task.learning_rate):
+            config[self.strategy.keys.learning_rate] = task.learning_rate
+
+    def _given(self, arrays: ArrayRecord, config: ConfigRecord, messages: list[Message]) -> Given:
+        rate = config.get(self.strategy.keys.learning_rate)
+        return Given(
+            self.layout.vector(arrays),  # as rounded to the model's own types
+            float(rate) if isinstance(rate, (int, float)) else None,
+            size_of(messages[0]) if messages else 0,
         )
-        self._learn(readings)
-        metrics = mean_metrics(used, self.keys.samples)
-        if metrics is not None:
-            self.result.train_metrics_clientapp[self.round] = metrics
-        reply = as_reply(readings, refused=refused, bytes_down=bytes_down, waited=waited)
-        weights = weights_in(state, draw, reply, n=len(self.fleet))
-        self.estimate = float(weights @ reply.losses) if reply.losses.size else math.nan
-        return with_averaged_buffers(reply, weights, self.layout.trained)
 
-    def _learn(self, readings: Iterable[Reading]) -> None:
-        news = [
-            self.fleet.learn(each.client, each.samples)
-            for each in readings
-            if each.samples is not None
-        ]
-        if any(news):
-            self._keep_fleet()
+    def _read(self, arrivals: Iterable[tuple[Arrival, Given]], waited: float) -> Reply:
+        accepted, used, refused = self._reader.read_all(arrivals)
+        self.metrics = mean_metrics(used, self.strategy.keys.samples)
+        if self.metrics is not None:
+            self.result.train_metrics_clientapp[self.round] = self.metrics
+        return as_reply(accepted, length=self.layout.floats.size, refused=refused, waited=waited)
 
-    def _keep_fleet(self) -> None:
-        if self.fleet_file is not None:
-            self.fleet.save(self.fleet_file)
-
-    def _exchanged(self, messages: Iterable[Message]) -> tuple[list[Arrival], float]:
-        deadline = self.job.deadline
-        arrivals, waited, late = exchanged(self.grid, messages, deadline=deadline, clock=self.clock)
-        self.census.busy(late, deadline, self.clock)
-        return arrivals, waited
-
-    def _asked_clients(self, arrays: ArrayRecord) -> MetricRecord | None:
-        config = self.job.evaluate_config
-        messages = self.rules.configure_evaluate(self.round, arrays, config, self.grid)
-        arrivals, _ = self._exchanged(messages)
-        replies = [arrival.message for arrival in arrivals]
-        metrics = self.rules.aggregate_evaluate(self.round, replies)
-        if metrics is not None:
-            self.result.evaluate_metrics_clientapp[self.round] = metrics
-            log.info("fedpace: evaluation on clients: %s", dict(metrics))
-        return metrics
-
-
-def _first_number(values: Iterable[float]) -> float:
-    return next((value for value in values if not math.isnan(value)), math.nan)
+    def _asked(self, arrays: ArrayRecord) -> MetricRecord | None:
+        """Let clients evaluate a model."""
+        config = self.training.evaluate_config
+        messages = self.strategy.configure_evaluate(self.round, arrays, config, self.mail.grid)
+        arrivals = self.mail.exchange(messages, self.training.deadline)
+        return self.strategy.aggregate_evaluate(self.round, [each.message for each in arrivals])

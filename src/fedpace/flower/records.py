@@ -169,15 +169,17 @@ def _weight(value: object) -> float:
     return float(value) if fine else 1.0  # type: ignore[arg-type]
 
 
-def metric_named(metrics: MetricRecord | None, word: str) -> float:
-    """Return the metric called `word`, or the first whose name contains it; NaN if there is none.
+def metric_named(records: Iterable[MetricRecord], word: str) -> float:
+    """Return the metric called `word`, or the first whose name contains it, of the first record.
 
-    >>> metric_named(MetricRecord({"eval_acc": 0.5, "eval_loss": 2.0}), "loss")
+    Records without it are passed over; NaN if there is none.
+
+    >>> metric_named([MetricRecord({"eval_acc": 0.5, "eval_loss": 2.0})], "loss")
     2.0
     """
-    metrics = MetricRecord() if metrics is None else metrics
-    for name in (word, *(name for name in metrics if word in name.lower())):
-        value = metrics.get(name)
-        if isinstance(value, (int, float)):
-            return float(value)
+    for record in records:
+        for name in (word, *(name for name in record if word in name.lower())):
+            value = record.get(name)
+            if isinstance(value, (int, float)) and not np.isnan(value):
+                return float(value)
     return float("nan")

@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from fedpace.checks import positive_count
-from fedpace.errors import InputError, nearest
-from fedpace.estimation.adaptive import Pilots, WarmUp
-from fedpace.flower.exchange import WALL, Clock
+from fedpace.errors import InputError
+from fedpace.estimation.pilots import Piloted
+from fedpace.estimation.policy import Pilots, WarmUp, sampler_for
+from fedpace.estimation.solve import WARM_UP, Solve
+from fedpace.lookup import fingerprint, label
+from fedpace.remote.waiting import WALL, Clock
+from fedpace.rounds.sampler import Sampler
 from fedpace.rounds.schedules import Schedule
-from fedpace.sampling.schemes import SCHEMES, WITHOUT_PILOTS
+from fedpace.rounds.server import Server, server_named
+from fedpace.sampling.schemes import SCHEMES, Scheme
 from fedpace.sampling.solution import check_cap
 
 
@@ -33,9 +38,13 @@ class Settings:
     Parameters
     ----------
     k : int ≥ 1
-        K, the draws per round, with replacement: at most so many clients get a message.
-    scheme : str
-        full, uniform, weighted, statistical, optimal-mean or optimal-max.
+        K, the draws per round, with replacement: at most K clients get a message.
+    scheme : str, Scheme, Sampler, or a class of samplers
+        full, uniform, weighted, statistical, optimal-mean or optimal-max; `file.py:name` or
+        `module:name` for your own, or your own itself. A class is called with `k=k`.
+    server : str or Server
+        What becomes of the replies: average, adam:RATE, yogi:RATE; `file.py:name`, or your own
+        itself.
     max_weight : float > 0, optional
         Caps p_i / (K q_i), at least 1/k. At 1 one draw moves the model no farther than the client's
         own update, unless the client seldom answers and its update is made to count for more.
@@ -43,7 +52,7 @@ class Settings:
         How to learn before the first optimal draw: some rounds of weighted sampling that count as
         training, or the two pilots of the paper's Algorithm 2.
     refresh : int ≥ 1
-        After so many rounds the probabilities are solved for again, and new nodes join the draw.
+        Rounds after which the probabilities are solved for again, and new nodes join the draw.
     c_over_s0 : float ≥ 0, optional
         c = β/α in units of S_0; without it 1, or what two pilots tell.
     seed : int ≥ 0
@@ -51,27 +60,26 @@ class Settings:
     deadline : float > 0, seconds, optional
         Replies later than this are missing; by default the `timeout` of `start`.
     min_available_nodes : int ≥ 1
-        So many must be connected; until then a round waits.
+        Nodes that must be connected; until then a round waits.
     expected_nodes : int, optional
-        Before the first round so many are waited for. With the same nodes, draws are the same.
+        Nodes that the first round waits for. With the same nodes, draws are the same.
     wait : float, seconds
-        But no longer than this: then TooFewClientsError.
+        Seconds to wait for clients before TooFewClientsError.
     query : bool
         Ask new nodes for their partition and sample count: see `described`.
     fraction_evaluate : float in [0, 1]
         The share of connected clients that evaluate the model.
     evaluate_every : int ≥ 0
-        In every so many rounds and in the last; 0 for never. Every evaluation waits for the
-        slowest of them.
+        They evaluate in every n-th round and in the last; 0 for never. Every evaluation waits for
+        the slowest of them.
     schedule : function of the round, optional
-        Sets the learning rate in the messages' config, under `keys.learning_rate`. Only `start`
-        does so, not Flower's own loop.
+        Sets the learning rate in the messages' config, under `keys.learning_rate`.
     local_steps : int ≥ 1, optional
         E, for clients that report neither gradient norm nor steps.
     target_loss, target_accuracy : float, optional
         End when the evaluation reaches it.
     checkpoint : path, optional
-        A file that is written after every round. If it is there, `start` goes on from it.
+        A file that is written after every round. If it exists, `start` goes on from it.
     out : path, optional
         A directory to which the finished run is added, for `fedpace report`.
     keys : Keys
@@ -81,7 +89,8 @@ class Settings:
     """
 
     k: int
-    scheme: str = "optimal-mean"
+    scheme: str | Scheme | Sampler | type[Any] = "optimal-mean"
+    server: str | Server = field(default="average", kw_only=True)
     max_weight: float | None = field(default=1.0, kw_only=True)
     pilots: WarmUp | Pilots = field(default=WarmUp(10), kw_only=True)
     refresh: int = field(default=10, kw_only=True)
@@ -105,16 +114,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         positive_count("k", self.k)
-        positive_count("refresh", self.refresh, "give the rounds between two solutions")
         positive_count("min_available_nodes", self.min_available_nodes, "give 2")
         positive_count(
             "pilots.rounds", self.pilots.rounds, "give WarmUp(10), or a scheme that learns nothing"
         )
         if self.max_weight is not None:
             check_cap("max_weight", self.max_weight, self.k)
-        if self.scheme not in SCHEMES:
-            hint = nearest(self.scheme, SCHEMES)
-            raise InputError(f"scheme must be a known name, got '{self.scheme}'; {hint}")
         if not 0 <= self.fraction_evaluate <= 1:
             raise InputError(
                 f"fraction_evaluate must lie in [0, 1], got {self.fraction_evaluate}; "
@@ -122,18 +127,52 @@ class Settings:
             )
         if self.deadline is not None and not self.deadline > 0:
             raise InputError(f"deadline must be positive, got {self.deadline}; leave it out")
+        self.sampler()
+        self.made_server()
+
+    def sampler(self) -> Sampler:
+        """Return what a run draws by."""
+        return sampler_for(
+            self.scheme,
+            self.k,
+            learn=self.pilots,
+            refresh=self.refresh,
+            max_weight=self.max_weight,
+            c_over_s0=self.c_over_s0,
+        )
+
+    def made_server(self) -> Server:
+        """Return what makes the next model."""
+        given = self.server
+        server = server_named(given) if isinstance(given, str) else given
+        if isinstance(server, type) or not (hasattr(server, "init") and hasattr(server, "apply")):
+            raise InputError(
+                f"server must be a name or an object with init and apply, got {given!r:.80}; "
+                "see docs/extend.md"
+            )
+        return server
 
     @property
-    def ending_loss(self) -> float | None:
-        """The highest loss that ends training or a pilot."""
-        pilots = [min(self.pilots.thresholds)] if isinstance(self.pilots, Pilots) else []
-        target = [] if self.target_loss is None else [self.target_loss]
-        return max([*pilots, *target], default=None)
+    def scheme_name(self) -> str:
+        """What the scheme is called, in files and messages."""
+        return label(self.scheme, SCHEMES)
+
+    @property
+    def server_name(self) -> str:
+        """What the server is called, in files and messages."""
+        return label(self.server)
+
+    @property
+    def clients_evaluate(self) -> bool:
+        """Whether clients are ever asked to evaluate."""
+        return self.evaluate_every > 0 and self.fraction_evaluate > 0
 
     def about(self) -> dict[str, Any]:
         """Return what a checkpoint must agree with."""
         return {
-            "flower": self.scheme,
+            "flower": self.scheme_name,
+            "server": self.server_name,
+            "sources": [fingerprint(self.scheme), fingerprint(self.server)],
             "k": self.k,
             "seed": self.seed,
             "max_weight": self.max_weight,
@@ -143,15 +182,25 @@ class Settings:
 
     def doubts(self, rounds: int, *, evaluated: bool) -> Iterator[str]:
         """Yield what speaks against these settings; `evaluated` says whether the server does."""
-        if self.scheme not in WITHOUT_PILOTS and rounds <= self.pilots.rounds:
+        learning = learning_rounds(self.sampler())
+        if 0 < rounds <= learning:
             yield (
-                f"no round is drawn by {self.scheme}: all {rounds} are for learning; "
-                f"give more than {self.pilots.rounds} rounds, or fewer to pilots"
+                f"no round is drawn by {self.scheme_name}: all {rounds} are for learning; "
+                f"give more than {learning} rounds, or fewer to pilots"
             )
-        if not (evaluated or self.evaluate_every * self.fraction_evaluate) and not (
+        if not (evaluated or self.clients_evaluate) and not (
             self.target_loss is None and self.target_accuracy is None
         ):
             yield (
                 "nobody evaluates, so no target will be reached; "
                 "give evaluate_fn, or evaluate_every and fraction_evaluate above 0"
             )
+
+
+def learning_rounds(sampler: Sampler) -> int:
+    """Return how many rounds a scheme learns before its first draw; of other samplers, 0."""
+    if isinstance(sampler, Piloted):
+        return sampler.pilot_rounds
+    if isinstance(sampler, Solve) and sampler.phase(sampler.init(1)) is WARM_UP:
+        return sampler.warm_up
+    return 0

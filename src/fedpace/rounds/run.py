@@ -262,7 +262,9 @@ class Run:
         due = bool(promise) or unknown or (every > 0 and row.round % every == 0)
         found = self.backend.evaluate(self.state.parameters, due=due)
         if found is not None:
-            return row._replace(loss=found.loss, accuracy=found.accuracy)
+            row = row._replace(accuracy=found.accuracy)
+            if not (self._stop.blind and math.isnan(found.loss)):
+                return row._replace(loss=found.loss)
         unmeasured = row._replace(loss=math.nan)
         # An estimate that nobody could check must not end the run.
         return unmeasured if promise and self._ending.reason(unmeasured) != promise else row

@@ -1,10 +1,10 @@
-"""What a Flower reply says, screened."""
+"""What Flower's replies say, screened."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,94 +14,88 @@ from flwr.app import Message
 from fedpace.checks import FloatArray
 from fedpace.flower.client import COMPUTING, GRAD_NORM, LOSS, SAMPLES, STEPS
 from fedpace.flower.exchange import Arrival
-from fedpace.flower.fleet import Fleet
+from fedpace.flower.nodes import Nodes
 from fedpace.flower.records import Layout, arrays_of, metrics_of, size_of
+from fedpace.remote.replies import Accepted
 from fedpace.remote.screening import BadReplyError, Border
-from fedpace.rounds.backend import NOTHING, Reply
 
 log = logging.getLogger("flwr")
 
 
-class Reading(NamedTuple):
-    """What one client sent; NaN where it says nothing."""
+class Given(NamedTuple):
+    """What a client got: the model as it was sent, the learning rate if known, the bytes."""
 
-    client: int
-    update: FloatArray
-    seconds: float
-    grad_norm: float
-    loss: float
-    computing_seconds: float
-    bytes_up: int
-    samples: int | None
+    sent: FloatArray
+    learning_rate: float | None
+    bytes_down: int
+
+
+class Read(NamedTuple):
+    """What can be used, the messages it was in, and whose reply is refused."""
+
+    accepted: list[Accepted]
+    used: list[Message]
+    refused: list[int]
 
 
 @dataclass
 class Reader:
     """Read replies to a model; `samples_key` is where clients say how many samples they have."""
 
+    nodes: Nodes
+    layout: Layout
     samples_key: str = SAMPLES
     local_steps: int | None = None
     border: Border = field(default_factory=Border)
     _reported: bool = False
     _said: set[str] = field(default_factory=set)
 
-    def read_all(
-        self,
-        arrivals: Iterable[Arrival],
-        fleet: Fleet,
-        *,
-        layout: Layout,
-        sent: FloatArray,
-        learning_rate: float | None,
-    ) -> tuple[list[Reading], list[Message], list[int]]:
-        """Return what can be used, the messages it was in, and whose reply is refused."""
-        readings: list[Reading] = []
-        used: list[Message] = []
-        refused: list[int] = []
-        for node, message, seconds in arrivals:
-            client = fleet.client(node)
+    def read_all(self, arrivals: Iterable[tuple[Arrival, Given]]) -> Read:
+        """Read replies, and learn the sample counts of those that can be used."""
+        read = Read([], [], [])
+        for arrival, given in arrivals:
+            client = self.nodes.client(arrival.node)
             try:
-                reading = self.read(
-                    client, message, seconds, layout=layout, sent=sent, learning_rate=learning_rate
-                )
+                read.accepted.append(self._accepted(client, arrival, given))
+                read.used.append(arrival.message)
             except BadReplyError as error:
-                if not message.has_error():
-                    refused.append(client)
-                name = fleet.names[client]
+                if not arrival.message.has_error():
+                    read.refused.append(client)
+                name = self.nodes.roster.names[client]
                 log.warning("fedpace: client %d (%s) is left out: %s", client, name, error)
-            else:
-                readings.append(reading)
-                used.append(message)
-        return readings, used, refused
+        return read
 
-    def read(
-        self,
-        client: int,
-        message: Message,
-        seconds: float,
-        *,
-        layout: Layout,
-        sent: FloatArray,
-        learning_rate: float | None,
-    ) -> Reading:
+    def _accepted(self, client: int, arrival: Arrival, given: Given) -> Accepted:
         """Return what a client's reply says, or raise BadReplyError."""
+        message, layout = arrival.message, self.layout
         if message.has_error():
             raise BadReplyError(f"error {message.error.code}: {message.error.reason!s:.200}")
         metrics = metrics_of(message)
         samples = self._samples(metrics.get(self.samples_key))
         loss = self.border.loss(client, metrics[LOSS]) if LOSS in metrics else math.nan
         computing = self.border.seconds(metrics[COMPUTING]) if COMPUTING in metrics else math.nan
-        update = layout.vector(arrays_of(message)) - sent
+        update = layout.vector(arrays_of(message)) - given.sent
         # Counters are no part of what is judged: they grow alike for everyone.
         self.border.update(client, update[layout.floats], length=int(layout.floats.sum()))
         if not np.isfinite(update).all():
             raise BadReplyError("the update is not finite")
-        norm = self._grad_norm(client, metrics, update[layout.trained], learning_rate)
-        return Reading(client, update, seconds, norm, loss, computing, size_of(message), samples)
+        norm = self._grad_norm(client, metrics, update[layout.trained], given.learning_rate)
+        if samples is not None:
+            self.nodes.roster.learn(client, samples)
+        return Accepted(
+            client,
+            update,
+            arrival.seconds,
+            norm,
+            loss,
+            computing,
+            given.bytes_down,
+            size_of(message),
+        )
 
     def _samples(self, value: object) -> int | None:
         if value is None:
-            self.say(
+            self._say(
                 f"replies hold no '{self.samples_key}': all clients count alike; "
                 "add it to the metrics that the train function returns"
             )
@@ -124,20 +118,20 @@ class Reader:
         length = float(np.linalg.norm(update))
         steps = metrics.get(STEPS, self.local_steps)
         if steps is not None and rate is not None and rate > 0:
-            self.say(
+            self._say(
                 f"replies hold no '{GRAD_NORM}': taken from the updates, their length over "
                 "steps and learning rate; add the mod fedpace.flower.measured for the real one"
             )
             return self.border.grad_norm(client, length / (self.border.count(steps) * rate))
         if self._reported:
             return math.nan
-        self.say(
+        self._say(
             f"replies hold no '{GRAD_NORM}': the length of the updates stands in for it; "
             "add the mod fedpace.flower.measured, or give local_steps and a learning rate"
         )
         return self.border.grad_norm(client, length)
 
-    def say(self, message: str) -> None:
+    def _say(self, message: str) -> None:
         """Warn, once."""
         if message not in self._said:
             self._said.add(message)
@@ -154,24 +148,3 @@ def without_failures(replies: Iterable[Message]) -> list[Message]:
             len(failed), len(replies), failed[0].code, failed[0].reason,
         )  # fmt: skip
     return [reply for reply in replies if not reply.has_error()]
-
-
-def as_reply(
-    readings: Sequence[Reading], *, refused: Sequence[int], bytes_down: int, waited: float
-) -> Reply:
-    """Put readings together, clients ascending."""
-    ordered = sorted(readings, key=lambda each: each.client)
-    losses = np.array([each.loss for each in ordered])
-    computing = np.array([each.computing_seconds for each in ordered])
-    return Reply(
-        np.array([each.client for each in ordered], dtype=np.int64),
-        np.array([each.update for each in ordered]),
-        np.array([each.seconds for each in ordered]),
-        np.array([each.grad_norm for each in ordered]),
-        losses=losses if np.isfinite(losses).all() else NOTHING,
-        computing_seconds=computing if np.isfinite(computing).all() else NOTHING,
-        bytes_down=np.full(len(ordered), bytes_down, dtype=np.int64),
-        bytes_up=np.array([each.bytes_up for each in ordered], dtype=np.int64),
-        refused=np.array(sorted(refused), dtype=np.int64),
-        waited=waited,
-    )

@@ -1,0 +1,227 @@
+"""Schemes, samplers and servers of a user's own, by name and as objects."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, MetricRecord
+
+from fedpace import Adam, Design, Profile, Stop, WithReplacement, constant, sampler_for, train
+from fedpace.cli import main
+from fedpace.errors import InputError
+from fedpace.estimation.policy import named
+from fedpace.flower import AdaptiveSampling, Pilots, WarmUp
+from fedpace.rounds.state import STRUCTURE, packed
+from fedpace.sampling.schemes import SCHEMES
+from fedpace.seeds import Seeds
+from tests.flower import federation
+from tests.flower.federation import CLIENTS, RATE, START, as_vector, client_app, steady, strategy_on
+from tests.flower.memory_grid import MemoryGrid
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme.py"
+Curious: Any = named(f"{EXAMPLE}:Curious")
+SERVER = """
+import numpy as np
+
+class Momentum:
+    def init(self, parameters):
+        return {"velocity": np.zeros_like(parameters)}
+
+    def apply(self, state, parameters, draw, reply):
+        velocity = 0.5 * state["velocity"] + draw.weights @ reply.updates
+        return parameters + velocity, {"velocity": velocity}
+"""
+
+
+def squared(profile: Profile, k: int, *, max_weight: float | None = None) -> Design:
+    q = profile.weights**2
+    return WithReplacement(q / q.sum(), k, profile.weights)
+
+
+class Killed(BaseException):
+    """As good as a power cut."""
+
+
+def trained(
+    path: Path, *, first_id: int = 1000, kill_after: int = 0, **settings: Any
+) -> AdaptiveSampling:
+    grid = MemoryGrid(client_app(), steady, partitions=range(CLIENTS), first_id=first_id)
+    strategy = strategy_on(grid, checkpoint=path, **settings)
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        if kill_after and server_round > kill_after:
+            raise Killed
+        return MetricRecord({"loss": federation.evaluated(as_vector(arrays)).loss})
+
+    strategy.start(grid, START, num_rounds=12, evaluate_fn=evaluate)
+    return strategy
+
+
+OWN: dict[str, Any] = {
+    "an object": {"scheme": Curious(k=4)},
+    "a class": {"scheme": Curious},
+    "a name": {"scheme": f"{EXAMPLE}:Curious"},
+    "adam": {"scheme": "weighted", "server": "adam:0.1"},
+    "an object that is a server": {"scheme": "weighted", "server": Adam(0.1)},
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_state_of_ones_own_is_kept_and_resumed(name: str, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        trained(tmp_path / "killed.npz", kill_after=7, **OWN[name])
+    resumed = trained(tmp_path / "killed.npz", first_id=70, **OWN[name])
+    whole = trained(tmp_path / "whole.npz", **OWN[name])
+    assert [row.round for row in resumed.history.rows] == list(range(13))
+    assert resumed.outcome is not None
+    assert whole.outcome is not None
+    mine, theirs = resumed.outcome.state, whole.outcome.state
+    np.testing.assert_allclose(mine.parameters, theirs.parameters, atol=1e-9)
+    for state, expected in ((mine.sampler, theirs.sampler), (mine.server, theirs.server)):
+        kept, arrays = packed(state), packed(expected)
+        assert str(kept.pop(STRUCTURE)) == str(arrays.pop(STRUCTURE))
+        for each, array in arrays.items():
+            np.testing.assert_allclose(kept[each], array, atol=1e-9)
+    drawn = [row.clients.tolist() for row in resumed.history.rows]
+    assert drawn == [row.clients.tolist() for row in whole.history.rows]
+
+
+def test_adam_is_that_of_our_loop(tmp_path: Path) -> None:
+    strategy = trained(tmp_path / "run.npz", scheme="uniform", server="adam:0.1", seed=2)
+    outcome = train(
+        federation.simulator(),
+        sampler_for("uniform", 4, learn=WarmUp(5)),
+        server=Adam(0.1),
+        schedule=constant(RATE),
+        stop=Stop(rounds=12),
+        seeds=Seeds(2),
+    )
+    losses = [row.loss for row in strategy.history.rows]
+    np.testing.assert_allclose(losses, [row.loss for row in outcome.history.rows], atol=1e-6)
+    plain = trained(tmp_path / "plain.npz", scheme="uniform", seed=2)
+    assert abs(plain.history.rows[-1].loss - losses[-1]) > 1e-3
+
+
+def test_a_server_in_a_file_is_found(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SERVER)
+    server = f"{tmp_path}/mine.py:Momentum"
+    strategy = trained(tmp_path / "run.npz", scheme="full", server=server)
+    assert strategy.outcome is not None
+    assert np.abs(strategy.outcome.state.server["velocity"]).max() > 0
+
+
+def test_a_scheme_that_is_a_function_learns_first_unless_it_says_that_it_need_not(
+    tmp_path: Path,
+) -> None:
+    def counts_only(profile: Profile, k: int, *, max_weight: float | None = None) -> Design:
+        return squared(profile, k)
+
+    counts_only.needs_counts_only = True  # type: ignore[attr-defined]
+    for scheme, phases in ((squared, {"warm-up", "train"}), (counts_only, {"train"})):
+        strategy = trained(tmp_path / f"{len(phases)}.npz", scheme=scheme)
+        assert {row.phase for row in strategy.history.rows} == phases
+        assert strategy.outcome is not None
+        q = strategy.outcome.design.q  # type: ignore[attr-defined]
+        np.testing.assert_allclose(q, squared(strategy.outcome.profile, 4).q)  # type: ignore[attr-defined]
+
+
+class WithoutK:
+    def __init__(self) -> None: ...
+
+
+class WithoutObserve:
+    def __init__(self, k: int) -> None: ...
+
+    def init(self, n: int) -> None: ...
+
+    design = init
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"scheme": 42}, "scheme must have init, design and observe, got 42"),
+        ({"scheme": WithoutK}, r"scheme must be made with k=4, got .*WithoutK"),
+        ({"scheme": WithoutObserve}, "scheme must have init, design and observe"),
+        ({"scheme": "optimal"}, "scheme must be a known name.*did you mean"),
+        ({"scheme": "nowhere.py:mine"}, "scheme must be in a file that can be read"),
+        ({"scheme": f"{EXAMPLE}:Curios"}, "did you mean 'Curious'"),
+        ({"server": "adam:fast"}, "server must be adam:RATE"),
+        ({"server": "medium"}, "server must be a known name"),
+        ({"server": Adam}, "server must be a name or an object with init and apply"),
+        ({"server": 0.1}, "server must be a name or an object with init and apply, got 0.1"),
+    ],
+)
+def test_what_is_none_is_refused_at_once(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        AdaptiveSampling(4, **settings)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "name"),
+    [
+        ("uniform", "uniform"),
+        (SCHEMES["optimal-mean"], "optimal-mean"),
+        (squared, "squared"),
+        (Curious, "Curious"),
+        (Curious(k=4), "Curious"),
+        (f"{EXAMPLE}:Curious", f"{EXAMPLE}:Curious"),
+        (sampler_for(squared, 4, learn=WarmUp(3)), "Solve(scheme=<function squared>, k=4, warm_up"),
+    ],
+)
+def test_a_checkpoint_knows_whose_it_is(scheme: Any, name: str) -> None:
+    strategy = AdaptiveSampling(4, scheme)
+    about = json.loads(json.dumps(strategy.about()))
+    assert about["flower"].startswith(name)
+    assert "0x" not in about["flower"]
+    assert (about["sources"][0] is None) == (name == "uniform")
+    assert about == AdaptiveSampling(4, scheme).about() | {"pilots": {"rounds": 10}}
+
+
+def test_a_checkpoint_of_an_earlier_text_is_refused(tmp_path: Path) -> None:
+    own, path = tmp_path / "own.py", tmp_path / "run.npz"
+    own.write_text(EXAMPLE.read_text())
+    trained(path, scheme=f"{own}:Curious")
+    own.write_text(EXAMPLE.read_text().replace("0.7", "0.6"))
+    with pytest.raises(InputError, match="another run"):
+        trained(path, scheme=f"{own}:Curious")
+
+
+@pytest.mark.parametrize("scheme", [Curious(k=4), Curious, squared, f"{EXAMPLE}:Curious"])
+def test_summary_and_doubts_cope_with_any(scheme: Any, caplog: pytest.LogCaptureFixture) -> None:
+    strategy = AdaptiveSampling(4, scheme, server=Adam(0.2))
+    with caplog.at_level("INFO"):
+        strategy.summary()
+    assert f"{strategy.scheme_name} sampling, K = 4" in caplog.text
+    assert "Adam(rate=0.2" in caplog.text
+    assert len([*strategy.doubts(10, evaluated=True)]) == (scheme is squared)
+
+
+def test_every_kind_of_run_is_stored_under_its_name_and_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = tmp_path / "runs"
+    for pilots, scheme in (
+        (WarmUp(5), "uniform"), (WarmUp(5), "optimal-mean"), (WarmUp(5), Curious(k=4)),
+        (WarmUp(5), squared), (Pilots((0.95,), rounds=3), "optimal-max"),
+    ):  # fmt: skip
+        grid = federation.grid_with()
+        strategy = strategy_on(
+            grid, scheme=scheme, pilots=pilots, fraction_evaluate=1.0, evaluate_every=1,
+            target_loss=0.95, out=runs,
+        )  # fmt: skip
+        strategy.start(grid, START, num_rounds=12)
+        strategy.history.write_csv(tmp_path / "history.csv")
+        assert (tmp_path / "history.csv").read_text().startswith("phase,round,seconds,loss")
+    monkeypatch.setattr("sys.argv", ["fedpace", "report", str(runs)])
+    with contextlib.suppress(SystemExit):
+        main()
+    out = capsys.readouterr().out
+    for name in ("uniform", "optimal-mean", "Curious", "squared", "optimal-max"):
+        assert name in out
+    assert (runs / "report.html").exists()

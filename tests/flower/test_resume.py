@@ -1,0 +1,92 @@
+"""A run goes on where it was ended: after a kill, under other node ids, to more rounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, MetricRecord
+
+from fedpace.checks import FloatArray
+from fedpace.errors import InputError, TooFewClientsError
+from fedpace.flower import AdaptiveSampling
+from tests.flower import federation
+from tests.flower.federation import (
+    CLIENTS,
+    START,
+    as_vector,
+    client_app,
+    grid_with,
+    steady,
+    strategy_on,
+)
+from tests.flower.memory_grid import MemoryGrid
+
+
+def test_too_few_nodes_end_the_run_with_what_was_done_saved(tmp_path: Path) -> None:
+    grid = grid_with()
+    path = tmp_path / "run.npz"
+    settings = {"scheme": "weighted", "checkpoint": path, "wait": 20.0}
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        if server_round == 4:
+            grid.partitions.clear()
+        return MetricRecord({"loss": 1.0})
+
+    strategy = strategy_on(grid, **settings)
+    with pytest.raises(TooFewClientsError, match="start more SuperNodes"):
+        strategy.start(grid, START, num_rounds=8, evaluate_fn=evaluate)
+    assert [row.round for row in strategy.history.rows] == [0, 1, 2, 3, 4]
+    again = grid_with()
+    resumed = strategy_on(again, **settings)
+    resumed.start(again, START, num_rounds=8)
+    assert [row.round for row in resumed.history.rows] == list(range(9))
+    assert len([kind for kind, _ in again.asked if kind == "train"]) == 4
+
+
+class Killed(BaseException):
+    """As good as a power cut."""
+
+
+@pytest.mark.parametrize("after", [0, 3, 5, 12, 20])
+def test_a_run_that_was_killed_ends_with_the_model_of_one_that_was_not(
+    after: int, tmp_path: Path
+) -> None:
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        if server_round == after + 1 and not killed:
+            killed.append(True)
+            raise Killed
+        return MetricRecord({"loss": federation.evaluated(as_vector(arrays)).loss})
+
+    def run(grid: MemoryGrid, checkpoint: Path) -> tuple[AdaptiveSampling, FloatArray]:
+        strategy = strategy_on(grid, scheme="optimal-mean", checkpoint=checkpoint, refresh=5)
+        result = strategy.start(grid, START, num_rounds=25, evaluate_fn=evaluate)
+        return strategy, as_vector(result.arrays)
+
+    killed: list[bool] = []
+    with pytest.raises(Killed):
+        run(grid_with(), tmp_path / "killed.npz")
+    # Other ids, as after a restart of the SuperNodes; partitions tell who is who.
+    again = MemoryGrid(client_app(), steady, partitions=range(CLIENTS), first_id=70)
+    resumed, model = run(again, tmp_path / "killed.npz")
+    whole, expected = run(grid_with(), tmp_path / "whole.npz")
+    np.testing.assert_allclose(model, expected, atol=1e-9)
+    assert [row.round for row in resumed.history.rows] == [row.round for row in whole.history.rows]
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.npz"
+    grid = grid_with()
+    strategy_on(grid, checkpoint=path).start(grid, START, num_rounds=2)
+    with pytest.raises(InputError, match="another run"):
+        strategy_on(grid, checkpoint=path, seed=1).start(grid, START, num_rounds=2)
+
+
+def test_a_finished_run_goes_on_to_more_rounds(tmp_path: Path) -> None:
+    path = tmp_path / "run.npz"
+    for rounds in (6, 9):
+        grid = grid_with()
+        strategy = strategy_on(grid, checkpoint=path)
+        strategy.start(grid, START, num_rounds=rounds)
+        assert strategy.history.rows[-1].round == rounds
