@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpace.cli import main
+from fedpace.__main__ import main
 from fedpace.studies.study import Study, load_study
 
 SETUP = """
