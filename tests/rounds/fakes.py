@@ -141,6 +141,18 @@ def small_simulator(seed: int = 0, times: RoundTimes | None = None, **more: Any)
     return Simulator(data, Logistic(4, 3), times or noisy, Seeds(seed), **settings)
 
 
+def task(
+    clients: Sequence[int],
+    parameters: FloatArray,
+    *,
+    round_index: int = 0,
+    rate: float = 0.1,
+    seconds: float = 0.0,
+) -> Task:
+    """Return what to do for these clients."""
+    return Task(np.array(clients, dtype=np.int64), parameters, round_index, rate, seconds)
+
+
 def row(clients: Sequence[int] = (), **columns: Any) -> Row:
     """Return round 3 of a training, which lasted 9 seconds, with ones for these clients.
 
