@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from fedpace import Draw, Everyone, InputError, Profile, WithReplacement, expected_round_time
 from fedpace.checks import FloatArray
-from fedpace.sampling.design import Design
+from fedpace.sampling.design import Among, Design
 from tests.sampling.fleets import Fleet, fleets, random_fleet
+from tests.sampling.own_design import Halves
 
 EIGHTHS = 8
 
@@ -265,6 +266,15 @@ def test_among_twice_is_among_both() -> None:
         other = once.draw(np.random.default_rng(seed))
         np.testing.assert_array_equal(one.clients, other.clients)
         np.testing.assert_allclose(one.weights, other.weights)
+
+
+def test_those_present_of_a_users_own_design_keep_their_numbers() -> None:
+    own = Among(Halves(FOUR[1:] / 0.9, np.ones(3, bool)), np.array([1, 2, 3]), 4)
+    fewer = own.among(np.array([True, False, True, True]))
+    draws = [fewer.draw(np.random.default_rng(seed)) for seed in range(20)]
+    assert {tuple(draw.clients.tolist()) for draw in draws} == {(2,), (3,)}
+    assert fewer.n == 4
+    assert fewer.expected_round_time([9.0, 9.0, 2.0, 4.0]) == 3.0
 
 
 def test_whoever_came_later_than_the_design_is_not_drawn() -> None:
