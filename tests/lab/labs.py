@@ -33,7 +33,7 @@ features = 500
 seed = 1
 
 [devices]
-times = "uniform:0.1:0.3"
+times = "uniform:0.05:0.1"
 
 [training]
 k = 2
@@ -48,6 +48,8 @@ rounds = 3
 [stop]
 rounds = 6
 """
+# The same with two devices, where their number does not matter: half the processes to start.
+TWO = ("--set", "data.clients=2")
 PATIENCE = 90.0
 
 in_namespaces = pytest.mark.skipif(
