@@ -17,6 +17,7 @@ ys = [rng.choice(rng.choice(CLASSES, 2, replace=False), size=size + 10) for size
 xs = [centres[y] + rng.normal(size=(y.size, FEATURES)) for y in ys]
 data = hold_out(xs, ys, sizes)  # the last ten samples of each client are for testing
 
+
 # Your model, and the seconds that a round takes on each client.
 def network() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Linear(16, CLASSES))

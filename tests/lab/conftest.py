@@ -1,4 +1,4 @@
-"""A lab of four devices in namespaces, shared by all tests of labs."""
+"""A lab of four devices in namespaces, shared by all tests that leave it as it is."""
 
 from __future__ import annotations
 

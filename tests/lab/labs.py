@@ -47,6 +47,8 @@ rounds = 3
 [stop]
 rounds = 6
 """
+# The same with two devices, where their number does not matter: half the processes to start.
+TWO = ("--set", "data.clients=2")
 PATIENCE = 90.0
 
 in_namespaces = pytest.mark.skipif(

@@ -20,6 +20,7 @@ from fedpace.lab.record import read_lab
 from fedpace.network.join import device_names, join
 from tests.lab.conftest import Up
 from tests.lab.labs import (
+    TWO,
     begin,
     finished,
     in_namespaces,
@@ -79,7 +80,7 @@ def test_a_study_runs_and_is_stored_with_its_times(four: Up, tmp_path: Path) -> 
 @in_namespaces
 @pytest.mark.slow
 def test_a_server_killed_at_any_moment_goes_on(four: Up, tmp_path: Path) -> None:
-    options = (four.setup, *RUN, *four.options, "--set", "stop.rounds=12", "--out", tmp_path)
+    options = (four.setup, *RUN, *four.options, "--set", "stop.rounds=25", "--out", tmp_path)
     process = begin("run", *options)
     wait_until(lambda: rounds_done(tmp_path) >= 3)
     os.killpg(process.pid, signal.SIGKILL)
@@ -87,7 +88,7 @@ def test_a_server_killed_at_any_moment_goes_on(four: Up, tmp_path: Path) -> None
     done = lab("run", *options)
     assert done.returncode == 0, done.stderr
     rows = only_run(tmp_path).history.rows
-    assert [row.round for row in rows] == list(range(13))
+    assert [row.round for row in rows] == list(range(26))
     assert (np.diff([row.seconds for row in rows]) > 0).all()
 
 
@@ -141,7 +142,7 @@ def test_computation_is_limited_and_the_limits_go(four: Up, tmp_path: Path) -> N
     core = min(os.sched_getaffinity(0))
     limits = ("--cores", core, "--cpu-share", 0.5)
     try:
-        up = lab("up", "--setup", four.setup, *limits, "--name", name, "--state", state)
+        up = lab("up", "--setup", four.setup, *TWO, *limits, "--name", name, "--state", state)
         assert up.returncode == 0, up.stderr
         assert limits_left(Names(name))
         for pid in launch.running(name).values():
@@ -172,12 +173,12 @@ def test_a_paced_lab_needs_no_root_and_leaves_nothing(tmp_path: Path) -> None:
     setup, state, name = write_setup(tmp_path), tmp_path / "state", lab_name("paced")
     options = ("--name", name, "--state", state)
     try:
-        up = lab("up", "--setup", setup, "--paced", *options)
+        up = lab("up", "--setup", setup, *TWO, "--paced", *options)
         assert up.returncode == 0, up.stderr
         assert "pacing inside the devices, server 127.0.0.1" in up.stdout
         lab_up = read_lab(name, state)
         assert slowed_down(lab_up.measured, lab_up.wanted)
-        done = lab("run", setup, *RUN, *options, "--out", tmp_path / "runs")
+        done = lab("run", setup, *TWO, *RUN, *options, "--out", tmp_path / "runs")
         assert done.returncode == 0, done.stderr
         study = only_run(tmp_path / "runs").study
         assert study.network is not None
@@ -189,8 +190,8 @@ def test_a_paced_lab_needs_no_root_and_leaves_nothing(tmp_path: Path) -> None:
 
 def test_ctrl_c_while_a_lab_comes_up_takes_it_down(tmp_path: Path) -> None:
     setup, state, name = write_setup(tmp_path), tmp_path / "state", lab_name("never")
-    process = begin("up", "--setup", setup, "--paced", "--name", name, "--state", state)
-    wait_until(lambda: len(launch.running(name)) == 4)
+    process = begin("up", "--setup", setup, *TWO, "--paced", "--name", name, "--state", state)
+    wait_until(lambda: len(launch.running(name)) == 2)
     process.send_signal(signal.SIGINT)
     assert finished(process).returncode == 130
     assert nothing_left(name, state)
