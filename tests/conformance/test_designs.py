@@ -100,7 +100,7 @@ def test_a_bias_of_a_twentieth_is_seen() -> None:
 class Lame(Halves):
     """Toss no coin."""
 
-    def draw(self, rng: np.random.Generator) -> Draw:  # noqa: ARG002
+    def draw(self, rng: np.random.Generator) -> Draw:
         clients = self.sides[0]
         return Draw(clients, self.shares[clients] / self.shares[clients].sum())
 
@@ -108,7 +108,7 @@ class Lame(Halves):
 class Deaf(Halves):
     """Take no notice of who is away."""
 
-    def among(self, present: NDArray[np.bool_]) -> Halves:  # noqa: ARG002
+    def among(self, present: NDArray[np.bool_]) -> Halves:
         return self
 
 
@@ -117,7 +117,7 @@ class Moody(Halves):
 
     own = np.random.default_rng(0)
 
-    def draw(self, rng: np.random.Generator) -> Draw:  # noqa: ARG002
+    def draw(self, rng: np.random.Generator) -> Draw:
         return super().draw(self.own)
 
 

@@ -87,7 +87,7 @@ class PlainMean:
         self,
         state: None,
         parameters: FloatArray,
-        draw: Draw,  # noqa: ARG002
+        draw: Draw,
         reply: Reply,
     ) -> tuple[FloatArray, None]:
         return parameters + reply.updates.mean(axis=0), state

@@ -33,13 +33,13 @@ class Links:
     def initial(self) -> FloatArray:
         return np.zeros(20_000)
 
-    def present(self, round_index: int, seconds: float) -> Presence:  # noqa: ARG002
+    def present(self, round_index: int, seconds: float) -> Presence:
         return EVERYONE
 
     def submit(self, task: Task) -> None:
         self.task = task
 
-    def collect(self, count: int | None = None) -> Reply:  # noqa: ARG002
+    def collect(self, count: int | None = None) -> Reply:
         parameters, clients = self.task.parameters, self.task.clients
         clients = clients[clients != self.absent]
         self.together.append(clients.size)

@@ -61,7 +61,7 @@ class Fleet:
     def initial(self) -> FloatArray:
         return np.zeros(self.samples.size)
 
-    def present(self, round_index: int, seconds: float) -> Presence:  # noqa: ARG002
+    def present(self, round_index: int, seconds: float) -> Presence:
         if self.there is None:
             return EVERYONE
         here = np.array(self.there(len(self.tasks)), dtype=np.bool_)
@@ -104,7 +104,7 @@ class Fixed:
     def init(self, n: int) -> None:
         pass
 
-    def design(self, state: None, known: Known) -> Design:  # noqa: ARG002
+    def design(self, state: None, known: Known) -> Design:
         return self.given
 
     def observe(self, state: None, row: Row) -> None:

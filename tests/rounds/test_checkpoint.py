@@ -171,7 +171,7 @@ class Objects(Fixed):
     def init(self, n: int) -> Any:
         return Pair(n, 0)
 
-    def observe(self, state: Any, row: Row) -> Any:  # noqa: ARG002
+    def observe(self, state: Any, row: Row) -> Any:
         return state
 
 

@@ -21,7 +21,7 @@ DRAW = Draw(np.array([0, 2, 3]), np.array([0.5, 0.25, 0.75]))
 class Given(Everyone):
     """A design that always draws the same."""
 
-    def draw(self, rng: np.random.Generator) -> Draw:  # noqa: ARG002
+    def draw(self, rng: np.random.Generator) -> Draw:
         return DRAW
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 import fedpace
 from fedpace.checks import FloatArray
+from fedpace.estimation.policy import named
 from fedpace.files import write_text
 from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
@@ -19,7 +20,6 @@ from fedpace.network.shard import job_of
 from fedpace.rounds.checkpoint import Checkpoint
 from fedpace.rounds.rows import Row
 from fedpace.rounds.server import server_named
-from fedpace.sampling.schemes import scheme_named
 from fedpace.seeds import Seeds
 from fedpace.studies.experiment import model_of, parsed_schedule, run_with
 from fedpace.studies.processes import Job
@@ -95,7 +95,7 @@ def run_on_devices(
 def jobs_of(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> list[Job]:
     """Return the runs in their order: every scheme with the first seed, then with the next."""
     for scheme in schemes:
-        scheme_named(scheme, argument="schemes")
+        named(scheme, argument="schemes")
     server_named(study.training.server)
     parsed_schedule(study.training.schedule)
     return [Job(scheme, seed) for seed in seeds for scheme in schemes]
