@@ -11,7 +11,7 @@ import pytest
 from fedpace.checks import FloatArray
 from fedpace.conformance.samplers import check_sampler
 from fedpace.errors import InputError
-from fedpace.estimation.gradients import estimated_grad_norms, no_norms, see_norms
+from fedpace.estimation.learned import estimated_grad_norms, learn, nothing_learned
 from fedpace.estimation.pilots import RATIO, Piloted
 from fedpace.rounds.backend import Backend, Evaluation, Reply, Task
 from fedpace.rounds.run import Outcome, train
@@ -169,10 +169,10 @@ def test_training_goes_on_with_the_round_index_of_that_pilot() -> None:
 
 def test_gradient_norms_come_from_both_pilots() -> None:
     outcome = adaptive(small_simulator())
-    seen = no_norms(6)
+    seen = nothing_learned(6)
     for row in outcome.history.rows:
         if row.phase != "train":
-            see_norms(seen, row)
+            seen = learn(seen, row)
     np.testing.assert_array_equal(outcome.profile.grad_norms, estimated_grad_norms(seen, 6))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedpace.errors import InputError
-from fedpace.estimation.gradients import estimated_grad_norms, no_norms, see_norms
+from fedpace.estimation.learned import estimated_grad_norms, learn, nothing_learned
 from fedpace.estimation.pilots import RATIO
 from fedpace.rounds.run import Outcome
 from fedpace.rounds.stopping import Stop
@@ -180,9 +180,9 @@ def test_an_oracle_has_no_pilots_and_knows_the_norms_of_a_whole_weighted_run() -
     assert {row.phase for row in outcome.history.rows} == {"train"}
     assert outcome.history.rows[1].seconds == outcome.history.rows[1].round_seconds
     whole = run_one(study, "weighted", 2)
-    seen = no_norms(6)
+    seen = nothing_learned(6)
     for row in whole.history.rows:
-        see_norms(seen, row)
+        seen = learn(seen, row)
     norms = estimated_grad_norms(seen, 6)
     np.testing.assert_allclose(outcome.profile.grad_norms, norms)
     s0 = float(outcome.profile.weights @ norms) ** 2
