@@ -19,7 +19,7 @@ import numpy as np
 from fedpace.lab.down import take_down
 from fedpace.lab.emulated import CERTIFICATES
 from fedpace.lab.launch import memory, running
-from fedpace.lab.record import Lab, lab_folder
+from fedpace.lab.register import Lab, lab_folder
 from fedpace.lab.up import bring_up
 from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices

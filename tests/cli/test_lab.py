@@ -19,7 +19,7 @@ from fedpace.network.device_server import DeviceServer
 from fedpace.network.shard import OwnShard
 from fedpace.rounds.local import LocalTrainer
 from tests.lab.labs import begin, finished, lab, lab_name, write_setup
-from tests.lab.test_record import LAB
+from tests.lab.test_register import LAB
 from tests.network.fleet import free_port, until
 
 

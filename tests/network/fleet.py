@@ -5,8 +5,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +44,39 @@ def simulator(seed: int = SEED) -> Simulator:
     return Simulator(split(seed), MODEL, times, Seeds(seed), local_steps=5, batch=8)
 
 
-def trainer(client: int, seed: int = SEED) -> LocalTrainer:
+@dataclass(frozen=True, eq=False)
+class Slow(LocalTrainer):
+    """A client that takes longer over a round."""
+
+    seconds: float
+
+    def train(
+        self, parameters: FloatArray, *, round_index: int, learning_rate: float
+    ) -> tuple[FloatArray, float]:
+        time.sleep(self.seconds)
+        return super().train(parameters, round_index=round_index, learning_rate=learning_rate)
+
+
+def trainer(client: int, seed: int = SEED, seconds: float = 0.0) -> LocalTrainer:
     data, steps = split(seed), simulator(seed).steps
     own = Split(data.train.client(client), data.test.client(client))
-    return LocalTrainer(own, MODEL, Seeds(seed), client, steps)
+    return Slow(own, MODEL, Seeds(seed), client, steps, seconds)
+
+
+def device(
+    port: int,
+    client: int,
+    seconds: float = 0.0,
+    *,
+    prepare: Prepare | None = None,
+    pace: Pace | None = None,
+) -> threading.Thread:
+    """Be a device in a thread of this process, until a server says goodbye."""
+    made = prepare or (lambda job: trainer(client, job["seed"], seconds))
+    arguments = ("127.0.0.1", port, NAMES[client], made)
+    thread = threading.Thread(target=serve, args=arguments, kwargs={"pace": pace}, daemon=True)
+    thread.start()
+    return thread
 
 
 def started(module: str, *arguments: object) -> subprocess.Popen[bytes]:
@@ -59,26 +88,6 @@ def started(module: str, *arguments: object) -> subprocess.Popen[bytes]:
 def joined(port: int, client: int, *arguments: object) -> subprocess.Popen[bytes]:
     """Start a device as a process of its own."""
     return started("join", port, client, *arguments)
-
-
-@contextmanager
-def served(
-    server: DeviceServer,
-    client: int,
-    pace: Pace | None = None,
-    prepare: Prepare | None = None,
-) -> Iterator[None]:
-    """Be a device in a thread of this process; it ends by the server's goodbye."""
-    made = prepare or (lambda job: trainer(client, job["seed"]))
-    thread = threading.Thread(
-        target=serve, args=(*server.address, NAMES[client], made), kwargs={"pace": pace}
-    )
-    thread.start()
-    try:
-        yield
-    finally:
-        server.close()
-        thread.join()
 
 
 def prepared(server: DeviceServer, **options: Any) -> Devices:

@@ -1,6 +1,5 @@
 """The whole of Algorithm 2 on devices: pilots, measured norms and times, solve, go on."""
 
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import WithReplacement
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
-from tests.network.fleet import SEED, N, joined, prepared, simulator
+from tests.network.fleet import SEED, N, device, prepared, simulator
 
 SLOW = 3
 
@@ -40,10 +39,10 @@ def piloted(
 
 
 def test_learns_norms_and_times_from_devices_and_draws_the_slow_one_less(
-    server: DeviceServer, processes: list[subprocess.Popen[bytes]], tmp_path: Path
+    server: DeviceServer, tmp_path: Path
 ) -> None:
-    seconds = [0.1 if client == SLOW else 0.0 for client in range(N)]
-    processes += [joined(server.address[1], client, seconds[client]) for client in range(N)]
+    for client in range(N):
+        device(server.address[1], client, 0.1 if client == SLOW else 0.0)
     journal = Checkpoint(tmp_path / "run.npz", {})
     outcome = piloted(prepared(server), evaluate_every=2, refresh=4, journal=journal)
     assert outcome.state.ended == "rounds"

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedpace.conformance.backends import check_backend
 from fedpace.errors import InputError, TooFewClientsError
 from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
@@ -13,16 +14,17 @@ from fedpace.network.trainer import Trainer
 from fedpace.network.wire import Pace
 from fedpace.sampling.design import WithReplacement
 from fedpace.seeds import Seeds
+from tests.network.fakes import Answer, Fake, honest
 from tests.network.fleet import (
     MODEL,
     NAMES,
     SEED,
     N,
+    device,
     evaluated,
     joined,
     prepared,
     run,
-    served,
     simulator,
     task,
     until,
@@ -57,10 +59,15 @@ def test_gives_the_numbers_of_the_simulator(
     assert here.accuracy == there.accuracy
 
 
-def test_measures_seconds_and_bytes_of_each_reply(
-    server: DeviceServer, processes: list[subprocess.Popen[bytes]]
-) -> None:
-    processes += [joined(server.address[1], client, 0.2 if client else 0) for client in range(N)]
+def test_keeps_the_rules_of_a_backend(server: DeviceServer) -> None:
+    for client in range(N):
+        device(server.address[1], client)
+    check_backend(lambda: prepared(server))
+
+
+def test_measures_seconds_and_bytes_of_each_reply(server: DeviceServer) -> None:
+    for client in range(N):
+        device(server.address[1], client, 0.2 if client else 0.0)
     devices = prepared(server, least=N)
     reply = run(devices, 0)
     assert (reply.seconds[1:] >= 0.2).all()
@@ -73,35 +80,53 @@ def test_measures_seconds_and_bytes_of_each_reply(
     assert reply.losses == pytest.approx(np.log(3), rel=1e-6)  # of the model sent, all zeros
 
 
+def test_sends_every_client_the_learning_rate(server: DeviceServer) -> None:
+    rates: dict[int, float] = {}
+
+    def noting(client: int) -> Answer:
+        def answer(header: dict[str, Any]) -> bytes:
+            rates[client] = header.get("learning_rate", 0.0)
+            return honest(client, header)
+
+        return answer
+
+    for client in range(N):
+        Fake(server.address[1], client, noting(client))
+    run(prepared(server), 0)
+    assert rates == dict.fromkeys(range(N), 0.1)
+
+
 def test_keeps_to_the_pace_that_a_device_sets_itself() -> None:
     bytes_each_way = 4 * MODEL.size
     pace = Pace(up=bytes_each_way / 0.2, down=bytes_each_way / 0.3)
-    with DeviceServer(NAMES) as server, served(server, 0, pace):
+    with DeviceServer(NAMES) as server:
+        device(server.address[1], 0, pace=pace)
         devices = prepared(server, least=1, grace=0.0)
         reply = run(devices, 0, [0])
     assert reply.seconds[0] - reply.computing_seconds[0] >= 0.5
 
 
 def test_goes_from_one_job_to_the_next(server: DeviceServer) -> None:
-    with served(server, 0), served(server, 1):
-        first = prepared(server, least=2, grace=0.0)
-        np.testing.assert_array_equal(first.weights[:2] / first.weights[0], [1, 35 / 20])
-        for seed in (SEED, SEED + 1):
-            devices = Devices(server, MODEL, Seeds(seed), least=2, grace=0.2, deadline=20.0)
-            devices.prepare({"seed": seed})
-            expected = run(simulator(seed), 0, [0, 1])
-            np.testing.assert_array_equal(run(devices, 0, [0, 1]).updates, expected.updates)
+    device(server.address[1], 0)
+    device(server.address[1], 1)
+    first = prepared(server, least=2, grace=0.0)
+    np.testing.assert_array_equal(first.weights[:2] / first.weights[0], [1, 35 / 20])
+    for seed in (SEED, SEED + 1):
+        devices = Devices(server, MODEL, Seeds(seed), least=2, grace=0.2, deadline=20.0)
+        devices.prepare({"seed": seed})
+        expected = run(simulator(seed), 0, [0, 1])
+        np.testing.assert_array_equal(run(devices, 0, [0, 1]).updates, expected.updates)
 
 
 def test_tells_why_a_device_cannot_prepare(server: DeviceServer) -> None:
     def broken(job: dict[str, Any]) -> Trainer:
         raise FileNotFoundError("no images here")
 
-    with served(server, 0, prepare=broken):
-        until(lambda: server.connected)
-        with pytest.raises(TooFewClientsError, match=r"at least 1 of 4 devices .* got 0"):
-            prepared(server, least=1, patience=0.5)
-    assert server.refusals[0, "failed"] == 1
+    device(server.address[1], 0, prepare=broken)
+    until(lambda: server.connected)
+    with pytest.raises(TooFewClientsError, match=r"at least 1 of 4 devices .* got 0"):
+        prepared(server, least=1, patience=0.5)
+    until(lambda: server.refusals[0, "failed"] == 1)
 
 
 @pytest.mark.parametrize(
@@ -118,12 +143,16 @@ def test_a_failure_says_nothing_of_the_samples(
     def broken(job: dict[str, Any]) -> Trainer:
         raise error
 
-    with served(server, 0, prepare=broken):
-        until(lambda: server.connected)
-        with pytest.raises(TooFewClientsError):
-            prepared(server, least=1, patience=0.3)
-    (line,) = [
-        each.getMessage() for each in caplog.records if each.name == "fedpace.network.device_server"
-    ]
+    device(server.address[1], 0, prepare=broken)
+    until(lambda: server.connected)
+    with pytest.raises(TooFewClientsError):
+        prepared(server, least=1, patience=0.3)
+
+    def lines() -> list[str]:
+        server_says = "fedpace.network.device_server"
+        return [each.getMessage() for each in caplog.records if each.name == server_says]
+
+    until(lines)
+    (line,) = lines()
     assert said in line
     assert "0.7" not in line

@@ -19,6 +19,7 @@ from tests.network.fleet import (
     NAMES,
     SEED,
     N,
+    device,
     free_port,
     joined,
     prepared,
@@ -29,7 +30,7 @@ from tests.network.fleet import (
 )
 from tests.network.lead import ABOUT, trained
 
-ROUNDS = 40
+ROUNDS = 30
 
 
 def rows_in(file: Path) -> list[Row]:
@@ -46,7 +47,7 @@ def test_goes_on_from_its_checkpoint_after_kill_9_at_any_moment(
     tmp_path: Path, processes: list[subprocess.Popen[bytes]], moments: tuple[float, float]
 ) -> None:
     port, file = free_port(), tmp_path / "run.npz"
-    processes += [joined(port, client, 0.02) for client in range(N)]
+    devices = [device(port, client, 0.02) for client in range(N)]
     for moment in moments:
         before = len(rows_in(file)) if file.exists() else 0
         server = started("lead", port, file, ROUNDS)
@@ -66,8 +67,9 @@ def test_goes_on_from_its_checkpoint_after_kill_9_at_any_moment(
     np.testing.assert_allclose(
         [row.loss for row in rows], [row.loss for row in expected], rtol=1e-5
     )
-    for device in processes[:N]:
-        assert device.wait(10) == 0  # the last server said goodbye
+    for each in devices:
+        each.join(10)
+        assert not each.is_alive()  # the last server said goodbye
 
 
 def test_stops_with_its_state_saved_when_too_few_devices_are_left(

@@ -14,7 +14,7 @@ from fedpace.errors import InputError, TooFewClientsError
 
 if TYPE_CHECKING:
     from fedpace.lab.calibration import Calibrated
-    from fedpace.lab.record import Lab
+    from fedpace.lab.register import Lab
     from fedpace.studies.study import Study
 
 NAME = typer.Option("--name", help="Name of the lab. Labs with other names are not touched.")
@@ -97,8 +97,8 @@ def status_command(
     """Show the labs: which devices live, and how long their rounds take."""
     options.need_lab()
     from fedpace.lab.launch import running
-    from fedpace.lab.record import known_labs, read_lab
-    from fedpace.lab.tables import status_line, status_table
+    from fedpace.lab.register import known_labs, read_lab
+    from fedpace.lab.shown import status_line, status_table
     from fedpace.report.tables import print_tables
 
     names = known_labs(state) if name is None else [name]
@@ -127,7 +127,7 @@ def down_command(
 
 def print_calibration(lab: Lab, found: Calibrated) -> None:
     """Print what was asked against what was measured, and say what cannot be met."""
-    from fedpace.lab.tables import calibration_line, calibration_table, calibration_warnings
+    from fedpace.lab.shown import calibration_line, calibration_table, calibration_warnings
     from fedpace.report.tables import print_tables
 
     print_tables(calibration_table(lab, found))

@@ -121,7 +121,7 @@ class _Place(NamedTuple):
 
 def _lab(name: str, state: Path | None) -> _Place:
     from fedpace.lab.emulated import CERTIFICATES
-    from fedpace.lab.record import lab_folder, read_lab
+    from fedpace.lab.register import lab_folder, read_lab
 
     lab = read_lab(name, state)
     certs = lab_folder(name, state) / CERTIFICATES

@@ -13,7 +13,7 @@ from fedpace.checks import FloatArray
 from fedpace.errors import InputError
 from fedpace.lab import launch
 from fedpace.lab.cpu import limit, pin
-from fedpace.lab.record import Lab
+from fedpace.lab.register import Lab
 from fedpace.lab.shaping import shape
 
 CERTIFICATES, SHARDS, LOGS = "certs", "shards", "logs"

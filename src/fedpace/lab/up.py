@@ -15,7 +15,7 @@ from fedpace.lab.down import left_of, take_down
 from fedpace.lab.emulated import CERTIFICATES, EmulatedDevices, Limits
 from fedpace.lab.iproute import may_make_networks, need_iproute
 from fedpace.lab.links import raise_network, server_address
-from fedpace.lab.record import Lab, claim, lab_folder, make_folder, taken, write_lab
+from fedpace.lab.register import Lab, claim, lab_folder, make_folder, taken, write_lab
 from fedpace.lab.shaping import packet_size, rates_for
 from fedpace.network.certs import make_certificates
 from fedpace.network.device_server import DeviceServer

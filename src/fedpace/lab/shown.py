@@ -11,7 +11,7 @@ from rich.table import Table
 from fedpace.errors import listed
 from fedpace.lab.calibration import Calibrated, errors
 from fedpace.lab.launch import memory
-from fedpace.lab.record import Lab
+from fedpace.lab.register import Lab
 
 # Above this median error a lab does not do what was asked for.
 MEDIAN_ERROR = 0.1

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedpace.errors import InputError
-from fedpace.lab.record import FILE, Lab, claim, forget, known_labs, make_folder, read_lab
+from fedpace.lab.register import FILE, Lab, claim, forget, known_labs, make_folder, read_lab
 from tests.lab.labs import TWO, begin, finished, lab, lab_name, write_setup
 
 LAB = Lab(
