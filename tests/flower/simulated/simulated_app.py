@@ -10,8 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedpace.conformance.backends import check_backend
-from fedpace.flower import AdaptiveSampling, WarmUp, described
-from fedpace.flower.grid_backend import Training
+from fedpace.flower import AdaptiveSampling, Training, WarmUp, described
 
 CLIENTS = 3
 client = ClientApp()
