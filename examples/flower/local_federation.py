@@ -57,7 +57,7 @@ class LocalFederation:
     secure : bool
         With TLS, and only SuperNodes whose keys are registered.
     simulated : int
-        So many clients in Flower's simulation instead of SuperNodes.
+        Clients in Flower's simulation, instead of SuperNodes; 0 for none.
     """
 
     def __init__(self, folder: Path, *, secure: bool = True, simulated: int = 0) -> None:

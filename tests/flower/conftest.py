@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 collect_ignore_glob: list[str] = []
 if importlib.util.find_spec("flwr") is None:
     # All but test_missing.py, which says why.
-    collect_ignore_glob = ["test_[!m]*.py", "memory_grid.py", "federation.py"]
+    collect_ignore_glob = ["test_[!m]*.py", "memory_grid.py", "federation.py", "simulated/*"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,7 +12,8 @@ from flwr.clientapp import ClientApp
 from fedpace import Task
 from fedpace.checks import FloatArray
 from fedpace.conformance.backends import check_backend
-from fedpace.flower.grid_backend import GridBackend, Training
+from fedpace.flower import Training
+from fedpace.flower.grid_backend import GridBackend
 from tests.flower.federation import (
     CLIENTS,
     START,

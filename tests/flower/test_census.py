@@ -13,6 +13,7 @@ from fedpace.errors import TooFewClientsError
 from fedpace.flower.census import Census
 from fedpace.flower.exchange import Mail
 from fedpace.flower.nodes import Nodes
+from fedpace.flower.settings import Settings
 from fedpace.remote.roster import Roster
 from tests.flower.federation import DATA, client_app, steady
 from tests.flower.memory_grid import NEVER, MemoryGrid
@@ -25,9 +26,8 @@ def grid_of(*partitions: int, query: bool = True, first_id: int = 1000) -> Memor
 def census_of(
     grid: MemoryGrid, at_least: int, *, names: Iterable[str] = (), **settings: Any
 ) -> Census:
-    return Census(
-        Mail(grid, grid.clock), Nodes(Roster(names)), at_least, **{"wait": 60.0, **settings}
-    )
+    known = Settings(1, min_available_nodes=at_least, **settings)
+    return Census(Mail(grid, grid.clock), Nodes(Roster(names)), known)
 
 
 def test_numbers_follow_partitions_and_weights_sample_counts() -> None:
@@ -147,7 +147,7 @@ def test_too_few_are_waited_for_up_to_the_limit() -> None:
 
 def test_the_first_round_waits_for_those_expected_and_later_ones_for_fewer() -> None:
     grid = grid_of(0, 1)
-    census = census_of(grid, 2, wait=30.0, expected=3)
+    census = census_of(grid, 2, wait=30.0, expected_nodes=3)
     with pytest.raises(TooFewClientsError, match="at least 3 clients must be there, got 2"):
         census.present()
     more = grid_of(0, 1, 2)

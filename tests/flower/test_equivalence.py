@@ -1,4 +1,4 @@
-"""The strategy is our loop: with the same luck, the same models."""
+"""The strategy is our loop: with the same seed, the same models."""
 
 from __future__ import annotations
 

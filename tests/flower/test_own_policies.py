@@ -197,7 +197,7 @@ def test_summary_and_doubts_cope_with_any(scheme: Any, caplog: pytest.LogCapture
     strategy = AdaptiveSampling(4, scheme, server=Adam(0.2))
     with caplog.at_level("INFO"):
         strategy.summary()
-    assert f"{strategy.scheme_name} sampling, K = 4" in caplog.text
+    assert f"fedpace: {strategy.scheme_name}, K = 4" in caplog.text
     assert "Adam(rate=0.2" in caplog.text
     assert len([*strategy.doubts(10, evaluated=True)]) == (scheme is squared)
 

@@ -60,6 +60,15 @@ def test_buffers_are_told_from_parameters_by_type_and_name() -> None:
     np.testing.assert_array_equal(layout.floats, [True, True, True, True, False])
 
 
+def test_a_number_beyond_the_type_becomes_infinite_without_a_warning() -> None:
+    (value,) = (
+        Layout.of(ArrayRecord([np.zeros(1, np.float32)]))
+        .record(np.array([1e39]))
+        .to_numpy_ndarrays()
+    )
+    assert np.isinf(value)
+
+
 @pytest.mark.parametrize(("kind", "low", "high"), [("int8", -128, 127), ("uint8", 0, 255)])
 def test_a_counter_stays_within_its_type(kind: str, low: int, high: int) -> None:
     layout = Layout.of(ArrayRecord([np.zeros(2, kind)]))

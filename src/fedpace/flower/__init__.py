@@ -11,6 +11,9 @@ except ImportError as error:
 
 from fedpace.estimation.policy import Pilots, WarmUp
 from fedpace.flower.client import GradientNorms, described, measured
+from fedpace.flower.grid_backend import Training
 from fedpace.flower.strategy import AdaptiveSampling
 
-__all__ = ["AdaptiveSampling", "GradientNorms", "Pilots", "WarmUp", "described", "measured"]
+__all__ = [
+    "AdaptiveSampling", "GradientNorms", "Pilots", "Training", "WarmUp", "described", "measured",
+]  # fmt: skip

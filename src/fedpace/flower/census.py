@@ -14,6 +14,7 @@ from fedpace.flower.client import PARTITION, SAMPLES
 from fedpace.flower.exchange import Arrival, Mail
 from fedpace.flower.nodes import Nodes
 from fedpace.flower.records import metrics_of
+from fedpace.flower.settings import Settings
 from fedpace.remote.waiting import waited_for
 
 log = logging.getLogger("flwr")
@@ -39,45 +40,22 @@ class Described(NamedTuple):
 class Census:
     """Keep track of the federation's nodes.
 
-    Parameters
-    ----------
-    mail : Mail
-        The way to them.
-    nodes : Nodes
-        The clients seen so far.
-    at_least : int ≥ 1
-        Nodes that must be connected for a round, one of them idle.
-    wait : float, seconds
-        How long to wait for them.
-    expected : int, optional
-        Nodes that must be connected before the first round, where that is more.
-    query : bool
-        Whether new nodes are asked for their partition and sample count. The first is asked alone:
-        if its ClientApp has no function for that, the others are not asked.
+    New nodes are asked for their partition and sample count, where `settings.query` says so. The
+    first is asked alone: if its ClientApp has no function for that, the others are not asked.
     """
 
-    def __init__(
-        self,
-        mail: Mail,
-        nodes: Nodes,
-        at_least: int,
-        wait: float,
-        *,
-        expected: int | None = None,
-        query: bool = True,
-    ) -> None:
-        self.mail, self.nodes = mail, nodes
-        self.at_least, self.wait, self.query = at_least, wait, query
-        self.expected = max(at_least, expected or 0)
-        self._answered = False
-        self._raised = 0
+    def __init__(self, mail: Mail, nodes: Nodes, settings: Settings) -> None:
+        self.mail, self.nodes, self._settings = mail, nodes, settings
+        self._asks, self._answered, self._raised = settings.query, False, 0
 
     def present(self) -> NDArray[np.bool_]:
         """Return which clients are there and owe no reply; wait while they are too few."""
-        needed = self.at_least if len(self.nodes.roster) else self.expected
+        needed = self._settings.min_available_nodes
+        if not len(self.nodes.roster):  # before the first round
+            needed = max(needed, self._settings.expected_nodes or 0)
         return waited_for(
             lambda: self._admitted(needed),
-            patience=self.wait,
+            patience=self._settings.wait,
             pause=LOOK,
             missing=lambda: (
                 f"at least {needed} clients must be there, got {len(self._connected())} "
@@ -102,7 +80,7 @@ class Census:
         if len(connected) < needed:
             return None
         self._admit([node for node in connected if node not in self.nodes])
-        idle = self.nodes.among({*connected} - self.mail.busy)
+        idle = self.idle()
         return idle if idle.any() else None
 
     def _admit(self, new: Sequence[int]) -> None:
@@ -122,7 +100,7 @@ class Census:
 
     def _described(self, nodes: Sequence[int]) -> Iterable[Described]:
         wave = 1
-        while self.query and nodes:
+        while self._asks and nodes:
             wave = AT_ONCE if self._answered or self.nodes.partitioned else wave
             arrivals = self._asked(nodes[:wave])
             self._judge([arrival.message for arrival in arrivals])
@@ -144,7 +122,7 @@ class Census:
         self._raised += len(raised)
         self._answered |= len(failed) < len(replies) or self.nodes.partitioned
         if not self._answered and (self._raised > 1 or any(NO_FUNCTION in each for each in raised)):
-            self.query = False
+            self._asks = False
             log.info(
                 "fedpace: clients answer no queries: sample counts are learned from replies, and "
                 "until then all count alike (see fedpace.flower.described)"

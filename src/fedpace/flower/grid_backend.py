@@ -65,15 +65,6 @@ class GridBackend:
         What to train.
     roster : Roster
         The clients known before.
-
-    Attributes
-    ----------
-    task : Task or None
-        The one that the strategy is making messages for.
-    metrics : MetricRecord or None
-        Those of the latest replies, averaged.
-    result : Result
-        Flower's.
     """
 
     usual_times = None  # measured
@@ -83,19 +74,12 @@ class GridBackend:
     ) -> None:
         self.strategy, self.training = strategy, training
         self.mail, self.nodes = Mail(grid, strategy.clock), Nodes(roster)
-        self.census = Census(
-            self.mail,
-            self.nodes,
-            strategy.min_available_nodes,
-            strategy.wait,
-            expected=strategy.expected_nodes,
-            query=strategy.query,
-        )
+        self.census = Census(self.mail, self.nodes, strategy)
         self.layout = Layout.of(training.initial)
         self._reader = Reader(self.nodes, self.layout, strategy.keys.samples, strategy.local_steps)
         self.round = 0
-        self.task: Task | None = None
-        self.metrics: MetricRecord | None = None
+        self.task: Task | None = None  # that the strategy is making messages for
+        self.metrics: MetricRecord | None = None  # of the latest replies, averaged
         self.result = Result(arrays=training.initial)
         self._underway: dict[str, Given] = {}
         self._since = 0.0  # when the run's clock was last read
@@ -210,6 +194,7 @@ class GridBackend:
             size_of(messages[0]) if messages else 0,
         )
 
+    @np.errstate(over="ignore", invalid="ignore")  # a model that diverges
     def _read(self, arrivals: Iterable[tuple[Arrival, Given]], waited: float) -> Reply:
         accepted, used, refused = self._reader.read_all(arrivals)
         self.metrics = mean_metrics(used, self.strategy.keys.samples)

@@ -91,6 +91,7 @@ class Layout:
         ]
         return np.concatenate(parts)
 
+    @np.errstate(over="ignore", invalid="ignore")  # a model that diverges
     def record(self, vector: FloatArray) -> ArrayRecord:
         """Return the arrays of a vector, each in its own shape and type."""
         parts = np.split(vector, np.cumsum(self.sizes)[:-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -90,27 +90,28 @@ class Settings:
 
     k: int
     scheme: str | Scheme | Sampler | type[Any] = "optimal-mean"
-    server: str | Server = field(default="average", kw_only=True)
-    max_weight: float | None = field(default=1.0, kw_only=True)
-    pilots: WarmUp | Pilots = field(default=WarmUp(10), kw_only=True)
-    refresh: int = field(default=10, kw_only=True)
-    c_over_s0: float | None = field(default=None, kw_only=True)
-    seed: int = field(default=0, kw_only=True)
-    deadline: float | None = field(default=None, kw_only=True)
-    min_available_nodes: int = field(default=2, kw_only=True)
-    expected_nodes: int | None = field(default=None, kw_only=True)
-    wait: float = field(default=600.0, kw_only=True)
-    query: bool = field(default=True, kw_only=True)
-    fraction_evaluate: float = field(default=1.0, kw_only=True)
-    evaluate_every: int = field(default=10, kw_only=True)
-    schedule: Schedule | None = field(default=None, kw_only=True)
-    local_steps: int | None = field(default=None, kw_only=True)
-    target_loss: float | None = field(default=None, kw_only=True)
-    target_accuracy: float | None = field(default=None, kw_only=True)
-    checkpoint: str | Path | None = field(default=None, kw_only=True)
-    out: str | Path | None = field(default=None, kw_only=True)
-    keys: Keys = field(default=Keys(), kw_only=True)
-    clock: Clock = field(default=WALL, kw_only=True)
+    _: KW_ONLY
+    server: str | Server = "average"
+    max_weight: float | None = 1.0
+    pilots: WarmUp | Pilots = field(default=WarmUp(10))
+    refresh: int = 10
+    c_over_s0: float | None = None
+    seed: int = 0
+    deadline: float | None = None
+    min_available_nodes: int = 2
+    expected_nodes: int | None = None
+    wait: float = 600.0
+    query: bool = True
+    fraction_evaluate: float = 1.0
+    evaluate_every: int = 10
+    schedule: Schedule | None = None
+    local_steps: int | None = None
+    target_loss: float | None = None
+    target_accuracy: float | None = None
+    checkpoint: str | Path | None = None
+    out: str | Path | None = None
+    keys: Keys = Keys()
+    clock: Clock = WALL
 
     def __post_init__(self) -> None:
         positive_count("k", self.k)
@@ -163,6 +164,16 @@ class Settings:
         return label(self.server)
 
     @property
+    def learning_rounds(self) -> int:
+        """How many rounds a scheme learns before its first draw; of other samplers, 0."""
+        sampler = self.sampler()
+        if isinstance(sampler, Piloted):
+            return sampler.pilot_rounds
+        if isinstance(sampler, Solve) and sampler.phase(sampler.init(1)) is WARM_UP:
+            return sampler.warm_up
+        return 0
+
+    @property
     def clients_evaluate(self) -> bool:
         """Whether clients are ever asked to evaluate."""
         return self.evaluate_every > 0 and self.fraction_evaluate > 0
@@ -182,11 +193,10 @@ class Settings:
 
     def doubts(self, rounds: int, *, evaluated: bool) -> Iterator[str]:
         """Yield what speaks against these settings; `evaluated` says whether the server does."""
-        learning = learning_rounds(self.sampler())
-        if 0 < rounds <= learning:
+        if rounds <= self.learning_rounds:
             yield (
                 f"no round is drawn by {self.scheme_name}: all {rounds} are for learning; "
-                f"give more than {learning} rounds, or fewer to pilots"
+                f"give more than {self.learning_rounds} rounds, or fewer to pilots"
             )
         if not (evaluated or self.clients_evaluate) and not (
             self.target_loss is None and self.target_accuracy is None
@@ -195,12 +205,3 @@ class Settings:
                 "nobody evaluates, so no target will be reached; "
                 "give evaluate_fn, or evaluate_every and fraction_evaluate above 0"
             )
-
-
-def learning_rounds(sampler: Sampler) -> int:
-    """Return how many rounds a scheme learns before its first draw; of other samplers, 0."""
-    if isinstance(sampler, Piloted):
-        return sampler.pilot_rounds
-    if isinstance(sampler, Solve) and sampler.phase(sampler.init(1)) is WARM_UP:
-        return sampler.warm_up
-    return 0

@@ -20,7 +20,7 @@ from fedpace.flower.grid_backend import CentralEvaluation, GridBackend, Training
 from fedpace.flower.keeping import FleetCheckpoint, checkpoint_of, stored
 from fedpace.flower.reading import without_failures
 from fedpace.flower.records import Layout, mean_metrics
-from fedpace.flower.settings import Settings, learning_rounds
+from fedpace.flower.settings import Settings
 from fedpace.remote.roster import Roster
 from fedpace.rounds.history import History
 from fedpace.rounds.run import Outcome, Run
@@ -86,7 +86,7 @@ class AdaptiveSampling(Settings, Strategy):
         )
         self.outcome, self._run, self._stepwise = None, None, False
         checkpoint = checkpoint_of(self, Layout.of(initial_arrays))
-        backend = self.backend_on(grid, training, checkpoint and checkpoint.roster)
+        backend = self.backend_on(grid, training, checkpoint)
         stop = Stop(self.target_loss, self.target_accuracy, rounds, blind=True)
         run = self._begun(backend, stop, checkpoint)
         while not run.ended:
@@ -174,12 +174,10 @@ class AdaptiveSampling(Settings, Strategy):
 
     def summary(self) -> None:
         """Log what the strategy does."""
-        log.info("fedpace: %s sampling, K = %d, seed %d", self.scheme_name, self.k, self.seed)
-        log.info("fedpace: the server's rule is %s", self.server_name)
-        if learning_rounds(self.sampler()):
-            log.info(
-                "fedpace: learning by %s, solved again every %d rounds", self.pilots, self.refresh
-            )
+        scheme, server = self.scheme_name, self.server_name
+        log.info("fedpace: %s, K = %d, seed %d, server %s", scheme, self.k, self.seed, server)
+        if self.learning_rounds:
+            log.info("fedpace: %s, solved again every %d rounds", self.pilots, self.refresh)
 
     def _warn(self, rounds: int, *, evaluated: bool) -> None:
         if type(self).aggregate_train is not AdaptiveSampling.aggregate_train:
@@ -188,11 +186,11 @@ class AdaptiveSampling(Settings, Strategy):
             log.warning("fedpace: %s", doubt)
 
     def backend_on(
-        self, grid: Grid, training: Training, roster: Roster | None = None
+        self, grid: Grid, training: Training, checkpoint: FleetCheckpoint | None = None
     ) -> GridBackend:
         """Return the federation as a backend, for any loop, once enough clients are there."""
-        known = Roster() if roster is None else roster
-        self._backend = backend = GridBackend(grid, self, training, known)
+        roster = Roster() if checkpoint is None else checkpoint.roster
+        self._backend = backend = GridBackend(grid, self, training, roster)
         backend.census.present()
         return backend
 
