@@ -44,7 +44,9 @@ def adaptive(
     sampler: dict[str, Any] | None = None,
     **more: Any,
 ) -> Outcome:
-    usual = {"schedule": inverse(0.3), "stop": Stop(rounds=12), "seeds": Seeds(0)}
+    usual: dict[str, Any] = {
+        "schedule": inverse(0.3), "stop": Stop(rounds=12), "seeds": Seeds(0)
+    }  # fmt: skip
     piloted = Piloted(SCHEMES[scheme], k, thresholds, rounds, **sampler or {"max_weight": 2.0})
     return train(backend, piloted, **usual | more)
 
@@ -307,7 +309,7 @@ def test_losses_that_nobody_measured_are_filled_in() -> None:
 class Dark(Fleet):
     """A fleet whose model nobody evaluates, and whose clients tell no loss."""
 
-    def evaluate(self, parameters: FloatArray, *, due: bool = True) -> None:  # type: ignore[override]
+    def evaluate(self, parameters: FloatArray, *, due: bool = True) -> None:
         pass
 
 
@@ -336,6 +338,8 @@ def test_keeps_to_the_rules_of_a_sampler(scheme: str, refresh: int | None) -> No
     ],
 )
 def test_refuses_settings_that_are_none(changes: dict[str, Any], problem: str) -> None:
-    usual = {"scheme": SCHEMES["optimal-mean"], "k": 2, "thresholds": [1.0], "pilot_rounds": 3}
+    usual: dict[str, Any] = {
+        "scheme": SCHEMES["optimal-mean"], "k": 2, "thresholds": [1.0], "pilot_rounds": 3
+    }  # fmt: skip
     with pytest.raises(InputError, match=problem):
         Piloted(**usual | changes)

@@ -80,7 +80,7 @@ class Fleet:
             clients,
             np.eye(task.parameters.size)[clients],
             self.times[clients],
-            clients + 1.0,
+            clients.astype(np.float64) + 1,
             losses=np.full(clients.size, loss_of(task.parameters)) if self.estimates else NOTHING,
             waited=None if all(came) else 7.0,
         )
@@ -123,7 +123,7 @@ class Memory:
 
     def record(self, state: State, row: Row, rng: np.random.Generator) -> None:
         rows = () if self.found is None else self.found.rows
-        self.found = Found(state, (*rows, row), rng.bit_generator.state)
+        self.found = Found(state, (*rows, row), dict(rng.bit_generator.state))
         self.lives -= 1
         if self.lives == 0:
             raise EndedError
@@ -165,7 +165,9 @@ def row(clients: Sequence[int] = (), **columns: Any) -> Row:
         "weights": ones, "client_seconds": ones, "grad_norms": ones,
     }  # fmt: skip
     made = Row(**usual | columns)
-    arrays = {name: np.array(getattr(made, name), _dtype_of(name)) for name in LISTS}
+    arrays: dict[str, Any] = {
+        name: np.array(getattr(made, name), _dtype_of(name)) for name in LISTS
+    }
     return made._replace(**arrays)
 
 

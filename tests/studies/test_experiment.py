@@ -71,7 +71,7 @@ def test_all_schemes_of_a_seed_share_data_initial_model_and_times() -> None:
 def test_one_draw_of_the_data_serves_all_seeds_if_the_study_says_so() -> None:
     one, other = (simulator(small("data.seed=12"), seed) for seed in (0, 1))
     np.testing.assert_array_equal(one.data.train.x, other.data.train.x)
-    assert (one.usual_times != other.usual_times).any()
+    assert (one.times.usual != other.times.usual).any()
 
 
 def test_without_a_seed_of_its_own_the_data_differs_between_seeds() -> None:
