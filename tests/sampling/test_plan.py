@@ -18,7 +18,8 @@ from fedpace import (
     plan,
     variance_term,
 )
-from fedpace.sampling.plan import scheme_named, usual_ks
+from fedpace.sampling.plan import usual_ks
+from fedpace.sampling.schemes import scheme_named
 from tests.sampling.fleets import Fleet, fleets, random_fleet
 
 ks = st.integers(1, 30)
