@@ -30,9 +30,10 @@ from fedpace.checks import FloatArray
 from fedpace.models.logistic import Logistic
 from fedpace.network.certs import make_certificates
 from fedpace.network.device import Device
+from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
-from fedpace.network.server import DeviceServer
 from fedpace.network.tls import client_context, server_context
+from fedpace.rounds.backend import Task
 from fedpace.rounds.local import Counted
 from fedpace.sampling.design import WithReplacement
 from fedpace.seeds import Seeds
@@ -139,9 +140,10 @@ def run_rounds(devices: Devices, n: int, rounds: int) -> list[float]:
     times = []
     for index in range(WARM_UP + rounds):
         began = time.perf_counter()
-        devices.present()
+        devices.present(index, 0.0)
         draw = design.draw(rng)
-        reply = devices.run(parameters, draw, round_index=index, learning_rate=0.1)
+        devices.submit(Task(draw.clients, parameters, index, learning_rate=0.1, seconds=0.0))
+        reply = devices.collect()
         assert reply.clients.size == draw.clients.size
         parameters = parameters + draw.weights @ reply.updates
         times.append(time.perf_counter() - began)

@@ -16,15 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpace.estimation.adaptive import Live
 from fedpace.lab.down import take_down
-from fedpace.lab.fleet import CERTIFICATES
-from fedpace.lab.processes import memory, running
-from fedpace.lab.state import Lab, lab_folder
+from fedpace.lab.emulated import CERTIFICATES
+from fedpace.lab.launch import memory, running
+from fedpace.lab.register import Lab, lab_folder
 from fedpace.lab.up import bring_up
+from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
-from fedpace.network.measure import Watched
-from fedpace.network.server import DeviceServer
 from fedpace.network.shard import job_of
 from fedpace.network.tls import server_context
 from fedpace.rounds.checkpoint import Checkpoint
@@ -54,11 +52,10 @@ class Sizes:
         if row.round % self.every:
             return
         devices = np.array([memory(pid) for pid in running(NAME).values()]) / MB
-        rounds = self.every if row.round else 1
-        wall = (time.perf_counter() - self.begin) / rounds
+        wall = (time.perf_counter() - self.begin) / self.every
         print(
             f"| {row.round} | {memory(os.getpid()) / MB:.1f} | {devices.mean():.1f} | "
-            f"{devices.max():.1f} | {1000 * wall:.0f} | {1000 * self.measured / rounds:.0f} |",
+            f"{devices.max():.1f} | {1000 * wall:.0f} | {1000 * self.measured / self.every:.0f} |",
             flush=True,
         )
         self.begin, self.measured = time.perf_counter(), 0.0
@@ -71,8 +68,8 @@ def measure(study: Study, lab: Lab, folder: Path, every: int) -> None:
         devices = Devices(server, model_of(study), Seeds(0), say=print)
         devices.prepare(job_of(study, 0, lab.device_names))
         with tempfile.TemporaryDirectory() as place:
-            journal = Watched(Checkpoint(Path(place, "run.npz"), {}), Sizes(every).show)
-            run_with(devices, study, "uniform", 0, live=Live(journal, evaluate_every=every))
+            journal = Checkpoint(Path(place, "run.npz"), {})
+            run_with(devices, study, "uniform", 0, journal=journal, watch=Sizes(every).show)
     finally:
         server.close(goodbye=False)
 
@@ -83,7 +80,8 @@ def main() -> None:
     parser.add_argument("--time-scale", type=float, default=0.1)
     parser.add_argument("--every", type=int, default=50)
     given = parser.parse_args()
-    study = load_study("prototype", ["stop.loss=none", f"stop.rounds={given.rounds}"])
+    network = ["network.how=namespaces", f"network.evaluate_every={given.every}"]
+    study = load_study("prototype", ["stop.loss=none", f"stop.rounds={given.rounds}", *network])
     state = Path(tempfile.mkdtemp())
     try:
         lab, _ = bring_up(

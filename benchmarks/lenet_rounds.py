@@ -24,6 +24,7 @@ from statistics import median
 
 import numpy as np
 import torch
+from fedpace.rounds.aggregate import aggregate
 from tables import median_time, print_table, seconds, time_of
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -33,7 +34,6 @@ from fedpace.data.partition import power_law_sizes
 from fedpace.data.shards import Shards, Split
 from fedpace.models.lenet import lenet5
 from fedpace.models.torch_model import TorchModel
-from fedpace.rounds.aggregate import aggregate
 from fedpace.rounds.simulator import Simulator
 from fedpace.sampling.design import Draw
 from fedpace.seeds import Seeds

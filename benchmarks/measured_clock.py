@@ -18,15 +18,15 @@ from pathlib import Path
 import numpy as np
 
 from fedpace.checks import FloatArray
-from fedpace.studies.store import StoredRun, Store
+from fedpace.studies.store import Store, StoredRun
 
 
-def runs_of(folder: Path, *, measured: bool) -> dict[tuple[str, int], Run]:
+def runs_of(folder: Path, *, measured: bool) -> dict[tuple[str, int], StoredRun]:
     runs = Store(folder).runs()
     return {(r.scheme, r.seed): r for r in runs if (r.study.network is not None) == measured}
 
 
-def replayed(run: Run, times: FloatArray) -> float:
+def replayed(run: StoredRun, times: FloatArray) -> float:
     """Return the seconds of the run's draws with the usual times of who was drawn."""
     total = 0.0
     for row in run.history.rows[1:]:

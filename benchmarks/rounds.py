@@ -21,11 +21,11 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from fedpace.rounds.loop import start, train
 from tables import print_table, seconds
 
 from fedpace import SCHEMES, Profile
 from fedpace.models.model import AnyFloats
-from fedpace.rounds.loop import start, train
 from fedpace.rounds.schedules import inverse
 from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop

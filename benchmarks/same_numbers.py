@@ -61,9 +61,8 @@ def main() -> None:
         same += not differing
         rounds = len(new[key]["round"]) - 1
         print(f"{key}: {rounds} rounds, {', '.join(differing) or 'all bits the same'}")
-    print(
-        f"{same} of {len(old.keys() | new.keys())} runs have the same bits in {len(columns)} columns"
-    )
+    total = len(old.keys() | new.keys())
+    print(f"{same} of {total} runs have the same bits in {len(columns)} columns")
 
 
 def _equal(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:

@@ -3,15 +3,9 @@
 import numpy as np
 from torch import nn
 
-from fedpace import SCHEMES, Profile
+from fedpace import Pilots, Seeds, Simulator, Steady, Stop, constant, sampler_for, train
 from fedpace.data.shards import hold_out
-from fedpace.estimation.adaptive import Pilots, run_adaptive, run_known
 from fedpace.models.torch_model import TorchModel
-from fedpace.rounds.schedules import constant
-from fedpace.rounds.simulator import Simulator
-from fedpace.rounds.stopping import Stop
-from fedpace.seeds import Seeds
-from fedpace.times.round_times import Steady
 
 CLIENTS, CLASSES, FEATURES, TARGET = 40, 5, 10, 0.4
 rng, seeds = np.random.default_rng(0), Seeds(0)
@@ -23,15 +17,20 @@ ys = [rng.choice(rng.choice(CLASSES, 2, replace=False), size=size + 10) for size
 xs = [centres[y] + rng.normal(size=(y.size, FEATURES)) for y in ys]
 data = hold_out(xs, ys, sizes)  # the last ten samples of each client are for testing
 
+
 # Your model, and the seconds that a round takes on each client.
-network = nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Linear(16, CLASSES))
+def network() -> nn.Module:
+    """Return a small network."""
+    return nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Linear(16, CLASSES))
+
+
 times = Steady(rng.exponential(size=CLIENTS))
 backend = Simulator(data, TorchModel(network), times, seeds, local_steps=10, batch=16)
 
-common = {"k": 5, "schedule": constant(0.01), "stop": Stop(TARGET, rounds=300), "seeds": seeds}
-known = Profile(backend.weights, backend.usual_times, np.ones(CLIENTS))
-uniform = run_known(backend, SCHEMES["uniform"], known, **common)
 pilots = Pilots([1.4, 1.3, 1.2], rounds=10)  # ten rounds each, or to the last loss; they count
-optimal = run_adaptive(backend, SCHEMES["optimal-mean"], pilots=pilots, max_weight=2, **common)
-for name, (history, *_) in {"uniform": uniform, "optimal-mean": optimal}.items():
-    print(f"{name:12} takes {history.time_to(loss=TARGET):4.0f} s to a loss of {TARGET}")
+for scheme in ("uniform", "optimal-mean"):
+    sampler = sampler_for(scheme, k=5, learn=pilots, max_weight=2)
+    stop = Stop(loss=TARGET, rounds=300)
+    outcome = train(backend, sampler, schedule=constant(0.01), stop=stop, seeds=seeds)
+    seconds = outcome.history.time_to(loss=TARGET)
+    print(f"{scheme:12} takes {seconds:4.0f} s to a loss of {TARGET}")

@@ -9,7 +9,7 @@ The same name works in `fedpace lab run`, and in Flower:
 import numpy as np
 
 from fedpace import WithReplacement
-from fedpace.conformance.samplers import check_sampler
+from fedpace.conformance import check_sampler
 
 
 class Curious:

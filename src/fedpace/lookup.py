@@ -134,10 +134,10 @@ def _module(place: str, name: str, argument: str) -> ModuleType:
     try:
         with _importable(Path(place).parent if is_file else Path()):
             return _run(place, text) if is_file else importlib.import_module(place)
-    except Exception as error:  # whatever a user's file raises; they want to know where
+    except (Exception, SystemExit) as error:  # whatever a user's file raises
         raise InputError(
             f"{argument} must be in a module that can be imported, got '{name}': "
-            f"{_where(error)}{type(error).__name__}: {error}; mend it, or give another"
+            f"{_where(error)}{_reason(error)}; mend it, or give another"
         ) from None
 
 
@@ -167,7 +167,13 @@ def _run(file: str, text: str) -> ModuleType:
     return module
 
 
-def _where(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
+    """Return what went wrong on one line."""
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {' '.join(text.split())}"
+
+
+def _where(error: BaseException) -> str:
     """Return file and line of an error, where it has one."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: "

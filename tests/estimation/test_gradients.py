@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpace.checks import FloatArray
-from fedpace.estimation.gradients import estimated_grad_norms, no_norms, see_norms
+from fedpace.estimation.learned import estimated_grad_norms, learn, nothing_learned
 from fedpace.rounds.rows import Row
 from tests.rounds.fakes import row
 
@@ -21,9 +21,9 @@ def reported(norms: dict[int, float]) -> Row:
 
 def estimated(rows: Iterable[Row], n: int, *, known_at_first: int | None = None) -> FloatArray:
     """Return the norms after these rows, as a run learns them: one after the other."""
-    seen = no_norms(n if known_at_first is None else known_at_first)
+    seen = nothing_learned(n if known_at_first is None else known_at_first)
     for each in rows:
-        see_norms(seen, each)
+        seen = learn(seen, each)
     return estimated_grad_norms(seen, n)
 
 

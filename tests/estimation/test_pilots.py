@@ -11,7 +11,7 @@ import pytest
 from fedpace.checks import FloatArray
 from fedpace.conformance.samplers import check_sampler
 from fedpace.errors import InputError
-from fedpace.estimation.gradients import estimated_grad_norms, no_norms, see_norms
+from fedpace.estimation.learned import estimated_grad_norms, learn, nothing_learned
 from fedpace.estimation.pilots import RATIO, Piloted
 from fedpace.rounds.backend import Backend, Evaluation, Reply, Task
 from fedpace.rounds.run import Outcome, train
@@ -44,7 +44,9 @@ def adaptive(
     sampler: dict[str, Any] | None = None,
     **more: Any,
 ) -> Outcome:
-    usual = {"schedule": inverse(0.3), "stop": Stop(rounds=12), "seeds": Seeds(0)}
+    usual: dict[str, Any] = {
+        "schedule": inverse(0.3), "stop": Stop(rounds=12), "seeds": Seeds(0)
+    }  # fmt: skip
     piloted = Piloted(SCHEMES[scheme], k, thresholds, rounds, **sampler or {"max_weight": 2.0})
     return train(backend, piloted, **usual | more)
 
@@ -87,7 +89,7 @@ class PlainMean:
         self,
         state: None,
         parameters: FloatArray,
-        draw: Draw,  # noqa: ARG002
+        draw: Draw,
         reply: Reply,
     ) -> tuple[FloatArray, None]:
         return parameters + reply.updates.mean(axis=0), state
@@ -169,10 +171,10 @@ def test_training_goes_on_with_the_round_index_of_that_pilot() -> None:
 
 def test_gradient_norms_come_from_both_pilots() -> None:
     outcome = adaptive(small_simulator())
-    seen = no_norms(6)
+    seen = nothing_learned(6)
     for row in outcome.history.rows:
         if row.phase != "train":
-            see_norms(seen, row)
+            seen = learn(seen, row)
     np.testing.assert_array_equal(outcome.profile.grad_norms, estimated_grad_norms(seen, 6))
 
 
@@ -307,7 +309,7 @@ def test_losses_that_nobody_measured_are_filled_in() -> None:
 class Dark(Fleet):
     """A fleet whose model nobody evaluates, and whose clients tell no loss."""
 
-    def evaluate(self, parameters: FloatArray, *, due: bool = True) -> None:  # type: ignore[override]
+    def evaluate(self, parameters: FloatArray, *, due: bool = True) -> None:
         pass
 
 
@@ -336,6 +338,8 @@ def test_keeps_to_the_rules_of_a_sampler(scheme: str, refresh: int | None) -> No
     ],
 )
 def test_refuses_settings_that_are_none(changes: dict[str, Any], problem: str) -> None:
-    usual = {"scheme": SCHEMES["optimal-mean"], "k": 2, "thresholds": [1.0], "pilot_rounds": 3}
+    usual: dict[str, Any] = {
+        "scheme": SCHEMES["optimal-mean"], "k": 2, "thresholds": [1.0], "pilot_rounds": 3
+    }  # fmt: skip
     with pytest.raises(InputError, match=problem):
         Piloted(**usual | changes)

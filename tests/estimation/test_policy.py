@@ -69,10 +69,10 @@ class Own:
     def init(self, n: int) -> int:
         return n
 
-    def design(self, state: int, known: Known) -> Design:  # noqa: ARG002
+    def design(self, state: int, known: Known) -> Design:
         return SCHEMES["uniform"](known.blank_profile, self.k)
 
-    def observe(self, state: int, row: Row) -> int:  # noqa: ARG002
+    def observe(self, state: int, row: Row) -> int:
         return state
 
 

@@ -232,5 +232,6 @@ def test_keeps_to_the_rules_of_a_sampler(make: Any) -> None:
     ],
 )
 def test_refuses_settings_that_are_none(changes: dict[str, Any], problem: str) -> None:
+    usual: dict[str, Any] = {"scheme": MEAN, "k": 2}
     with pytest.raises(InputError, match=problem):
-        Solve(**{"scheme": MEAN, "k": 2} | changes)
+        Solve(**usual | changes)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpace.checks import FloatArray
-from fedpace.estimation.times import LATEST, estimated_times, no_times, see_times
+from fedpace.estimation.learned import LATEST, estimated_times, learn, nothing_learned
 from fedpace.rounds.rows import Row
 from tests.rounds.fakes import row
 
@@ -20,9 +20,9 @@ def timed(seconds: dict[int, float], missing: list[int] | None = None) -> Row:
 
 def estimated(rows: Iterable[Row], n: int, *, known_at_first: int | None = None) -> FloatArray:
     """Return the times after these rows, as a run learns them: one after the other."""
-    seen = no_times(n if known_at_first is None else known_at_first)
+    seen = nothing_learned(n if known_at_first is None else known_at_first)
     for each in rows:
-        see_times(seen, each)
+        seen = learn(seen, each)
     return estimated_times(seen, n)
 
 
@@ -87,8 +87,8 @@ def test_a_client_that_joins_later_is_learned_like_the_others() -> None:
 
 
 def test_estimating_changes_nothing_of_what_was_seen() -> None:
-    seen = no_times(2)
-    see_times(seen, timed({0: 3.0}))
+    seen = nothing_learned(2)
+    seen = learn(seen, timed({0: 3.0}))
     estimated_times(seen, 5)[:] = 99.0
     assert estimated_times(seen, 2).tolist() == [3.0, 3.0]
 

@@ -1,4 +1,4 @@
-"""A lab of four devices in namespaces, shared by the tests of a file."""
+"""A lab of four devices in namespaces, shared by all tests that leave it as it is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Up(NamedTuple):
         return ("--name", self.name, "--state", self.state)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     folder = tmp_path_factory.mktemp("lab")
     name, setup, state = lab_name("four"), write_setup(folder), folder / "state"

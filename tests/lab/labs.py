@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedpace.lab.down import left_of
@@ -31,7 +32,7 @@ features = 500
 seed = 1
 
 [devices]
-times = "uniform:0.1:0.3"
+times = "uniform:0.03:0.1"
 
 [training]
 k = 2
@@ -46,6 +47,8 @@ rounds = 3
 [stop]
 rounds = 6
 """
+# The same with two devices, where their number does not matter: half the processes to start.
+TWO = ("--set", "data.clients=2")
 PATIENCE = 90.0
 
 in_namespaces = pytest.mark.skipif(
@@ -103,18 +106,10 @@ def nothing_left(name: str, state: Path) -> bool:
 
 def rounds_done(directory: Path) -> int:
     """Return how many rounds the only checkpoint in a directory of runs holds."""
-    from fedpace.rounds.checkpoint import Checkpoint
-
-    for path in (directory / "checkpoints").glob("*.npz"):
-        with contextlib.suppress(Exception):
-            import json
-
-            import numpy as np
-
-            with np.load(path) as file:
-                about = json.loads(str(file["about"]))["about"]
-            found = Checkpoint(path, about).resume("train")
-            return 0 if found is None else found.state.round
+    with contextlib.suppress(ValueError, FileNotFoundError):  # none yet, or not any more
+        (path,) = (directory / "checkpoints").glob("*.npz")
+        with np.load(path) as file:
+            return int(file["rows-round"][-1])
     return 0
 
 

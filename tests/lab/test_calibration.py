@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
 from fedpace.lab.calibration import Measured, calibrate, corrected, errors
 from fedpace.lab.shaping import FASTEST, rates_for
-from fedpace.rounds.backend import Evaluation, Reply
-from fedpace.sampling.design import Draw
+from fedpace.rounds.backend import Reply, Task
+from fedpace.times.round_times import EVERYONE, Presence
 
 
 class Links:
@@ -34,18 +33,15 @@ class Links:
     def initial(self) -> FloatArray:
         return np.zeros(20_000)
 
-    def present(self) -> NDArray[np.bool_] | None:
-        return None
+    def present(self, round_index: int, seconds: float) -> Presence:
+        return EVERYONE
 
-    def run(
-        self,
-        parameters: FloatArray,
-        draw: Draw,
-        *,
-        round_index: int,  # noqa: ARG002
-        learning_rate: float,  # noqa: ARG002
-    ) -> Reply:
-        clients = draw.clients[draw.clients != self.absent]
+    def submit(self, task: Task) -> None:
+        self.task = task
+
+    def collect(self, count: int | None = None) -> Reply:
+        parameters, clients = self.task.parameters, self.task.clients
+        clients = clients[clients != self.absent]
         self.together.append(clients.size)
         computing = self.computing[clients]
         seconds = computing + self.overhead * 2 * 4 * parameters.size / self.rates[clients]
@@ -53,8 +49,8 @@ class Links:
         norms = np.ones(clients.size)
         return Reply(clients, updates, seconds, norms, computing_seconds=computing)
 
-    def evaluate(self, parameters: FloatArray) -> Evaluation:  # noqa: ARG002
-        return Evaluation(1.0, 0.0)
+    def evaluate(self, parameters: FloatArray, *, due: bool = True) -> None:
+        pass
 
     def set_rates(self, rates: FloatArray) -> None:
         self.rates = rates

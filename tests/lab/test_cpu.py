@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedpace.errors import InputError
-from fedpace.lab import cpu, processes
+from fedpace.lab import cpu, launch
 from fedpace.lab.names import Names
 from tests.lab.labs import lab_name
 
@@ -23,11 +23,11 @@ def test_a_process_stays_on_its_core(tmp_path: Path) -> None:
     name = lab_name("pin")
     core = max(os.sched_getaffinity(0))
     try:
-        pid = processes.start(BUSY, lab=name, device="a", log=tmp_path / "log")
+        pid = launch.start(BUSY, lab=name, device="a", log=tmp_path / "log")
         cpu.pin(pid, core)
         assert os.sched_getaffinity(pid) == {core}
     finally:
-        processes.stop(name)
+        launch.stop(name)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 1.5, float("nan")])
@@ -43,7 +43,7 @@ def test_a_share_of_a_core_is_kept_and_its_group_goes(tmp_path: Path) -> None:
     except InputError:
         pytest.skip("control groups cannot be written here")
     try:
-        pid = processes.start(BUSY, lab=name, device="a", log=tmp_path / "log")
+        pid = launch.start(BUSY, lab=name, device="a", log=tmp_path / "log")
         cpu.limit(Names(name), 0, pid, 0.25)
         before, begin = _cpu_seconds(pid), time.monotonic()
         time.sleep(1.0)
@@ -51,7 +51,7 @@ def test_a_share_of_a_core_is_kept_and_its_group_goes(tmp_path: Path) -> None:
         assert used < 0.4  # it would take a whole core, or half of one on a busy machine
         assert cpu.limits_left(Names(name))
     finally:
-        processes.stop(name)
+        launch.stop(name)
         cpu.remove_limits(Names(name))
     assert cpu.limits_left(Names(name)) == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,15 @@ import pytest
 from numpy.typing import ArrayLike
 
 from fedpace.errors import InputError
-from fedpace.lab import processes
+from fedpace.lab import launch
 from fedpace.lab.cpu import check_share, limits_left
 from fedpace.lab.down import left_of
 from fedpace.lab.names import Names
-from fedpace.lab.state import read_lab
+from fedpace.lab.register import read_lab
+from fedpace.network.join import device_names, join
 from tests.lab.conftest import Up
 from tests.lab.labs import (
+    TWO,
     begin,
     finished,
     in_namespaces,
@@ -29,6 +32,7 @@ from tests.lab.labs import (
     wait_until,
     write_setup,
 )
+from tests.network.fleet import free_port
 
 RUN = ("--schemes", "uniform")
 
@@ -76,7 +80,7 @@ def test_a_study_runs_and_is_stored_with_its_times(four: Up, tmp_path: Path) -> 
 @in_namespaces
 @pytest.mark.slow
 def test_a_server_killed_at_any_moment_goes_on(four: Up, tmp_path: Path) -> None:
-    options = (four.setup, *RUN, *four.options, "--set", "stop.rounds=12", "--out", tmp_path)
+    options = (four.setup, *RUN, *four.options, "--set", "stop.rounds=25", "--out", tmp_path)
     process = begin("run", *options)
     wait_until(lambda: rounds_done(tmp_path) >= 3)
     os.killpg(process.pid, signal.SIGKILL)
@@ -84,7 +88,7 @@ def test_a_server_killed_at_any_moment_goes_on(four: Up, tmp_path: Path) -> None
     done = lab("run", *options)
     assert done.returncode == 0, done.stderr
     rows = only_run(tmp_path).history.rows
-    assert [row.round for row in rows] == list(range(13))
+    assert [row.round for row in rows] == list(range(26))
     assert (np.diff([row.seconds for row in rows]) > 0).all()
 
 
@@ -138,10 +142,10 @@ def test_computation_is_limited_and_the_limits_go(four: Up, tmp_path: Path) -> N
     core = min(os.sched_getaffinity(0))
     limits = ("--cores", core, "--cpu-share", 0.5)
     try:
-        up = lab("up", "--setup", four.setup, *limits, "--name", name, "--state", state)
+        up = lab("up", "--setup", four.setup, *TWO, *limits, "--name", name, "--state", state)
         assert up.returncode == 0, up.stderr
         assert limits_left(Names(name))
-        for pid in processes.running(name).values():
+        for pid in launch.running(name).values():
             assert os.sched_getaffinity(pid) == {core}
     finally:
         assert lab("down", "--name", name, "--state", state).returncode == 0
@@ -152,10 +156,10 @@ def test_computation_is_limited_and_the_limits_go(four: Up, tmp_path: Path) -> N
 def test_nothing_is_left_after_every_kind_of_killing(four: Up, tmp_path: Path) -> None:
     name, state = lab_name("second"), tmp_path / "state"
     process = begin("up", "--setup", four.setup, "--name", name, "--state", state)
-    wait_until(lambda: len(processes.running(name)) == 4)
+    wait_until(lambda: len(launch.running(name)) == 4)
     os.killpg(process.pid, signal.SIGKILL)  # the lab itself, while it is coming up
     finished(process)
-    devices = list(processes.running(name).values())
+    devices = list(launch.running(name).values())
     os.kill(devices[0], signal.SIGKILL)
     os.kill(devices[1], signal.SIGSTOP)
     assert left_of(name, state)
@@ -169,12 +173,12 @@ def test_a_paced_lab_needs_no_root_and_leaves_nothing(tmp_path: Path) -> None:
     setup, state, name = write_setup(tmp_path), tmp_path / "state", lab_name("paced")
     options = ("--name", name, "--state", state)
     try:
-        up = lab("up", "--setup", setup, "--paced", *options)
+        up = lab("up", "--setup", setup, *TWO, "--paced", *options)
         assert up.returncode == 0, up.stderr
         assert "pacing inside the devices, server 127.0.0.1" in up.stdout
         lab_up = read_lab(name, state)
         assert slowed_down(lab_up.measured, lab_up.wanted)
-        done = lab("run", setup, *RUN, *options, "--out", tmp_path / "runs")
+        done = lab("run", setup, *TWO, *RUN, *options, "--out", tmp_path / "runs")
         assert done.returncode == 0, done.stderr
         study = only_run(tmp_path / "runs").study
         assert study.network is not None
@@ -186,8 +190,8 @@ def test_a_paced_lab_needs_no_root_and_leaves_nothing(tmp_path: Path) -> None:
 
 def test_ctrl_c_while_a_lab_comes_up_takes_it_down(tmp_path: Path) -> None:
     setup, state, name = write_setup(tmp_path), tmp_path / "state", lab_name("never")
-    process = begin("up", "--setup", setup, "--paced", "--name", name, "--state", state)
-    wait_until(lambda: len(processes.running(name)) == 4)
+    process = begin("up", "--setup", setup, *TWO, "--paced", "--name", name, "--state", state)
+    wait_until(lambda: len(launch.running(name)) == 2)
     process.send_signal(signal.SIGINT)
     assert finished(process).returncode == 130
     assert nothing_left(name, state)
@@ -211,7 +215,7 @@ def test_devices_that_join_by_hand_run_a_study(tmp_path: Path) -> None:
     setup, certs = write_setup(tmp_path), tmp_path / "certs"
     made = lab("certs", "--out", certs, "--devices", "a,b,c,d", "--server", "127.0.0.1")
     assert made.returncode == 0, made.stderr
-    port = 20_000 + os.getpid() % 20_000
+    port = free_port()
     devices = [
         begin("join", f"127.0.0.1:{port}", "--name", each, "--certs", certs) for each in "abcd"
     ]
@@ -227,6 +231,27 @@ def test_devices_that_join_by_hand_run_a_study(tmp_path: Path) -> None:
     study = only_run(tmp_path / "runs").study
     assert study.network is not None
     assert study.network.how == "devices"
+
+
+def test_a_run_learns_and_solves_again_where_it_is_told_to(tmp_path: Path) -> None:
+    setup, port = write_setup(tmp_path), free_port()
+    devices = [
+        threading.Thread(target=join, args=(f"127.0.0.1:{port}", name)) for name in device_names(4)
+    ]
+    for each in devices:
+        each.start()
+    options = ("--listen", f"127.0.0.1:{port}", "--devices", 4, "--goodbye")
+    learn = ("--set", "sampling.refresh=3", "--set", "sampling.warm_up=3")
+    more = ("--schemes", "optimal-mean", "--set", "stop.rounds=7", "--out", tmp_path / "runs")
+    done = lab("run", setup, *options, *learn, *more)
+    for each in devices:
+        each.join()
+    assert done.returncode == 0, done.stderr
+    rows = only_run(tmp_path / "runs").history.rows
+    assert [row.phase for row in rows] == ["warm-up"] * 4 + ["train"] * 4
+    expected = [row.expected_round_seconds for row in rows]
+    assert np.isnan(expected[1:4]).all()
+    assert expected[4] == expected[5] == expected[6] != expected[7]
 
 
 @in_namespaces

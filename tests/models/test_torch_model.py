@@ -25,11 +25,11 @@ from fedpace.errors import InputError
 from fedpace.models.logistic import Logistic
 from fedpace.models.model import Model
 from fedpace.models.torch_model import AT_ONCE, TorchModel
-from fedpace.rounds.loop import start, train
+from fedpace.rounds.run import train
 from fedpace.rounds.schedules import inverse
 from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop
-from fedpace.sampling.design import Draw, WithReplacement
+from fedpace.sampling.design import WithReplacement
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Steady
 from tests.models.torch_modules import (
@@ -45,6 +45,7 @@ from tests.models.torch_modules import (
     plain_gradient,
     trained,
 )
+from tests.rounds.fakes import Fixed, task
 
 # Float32 against float64: a hundred roundings of 6e-8, in units of the largest entry.
 CLOSE = 6e-6
@@ -168,9 +169,9 @@ def test_local_training_is_that_of_torch_optim_sgd(name: str) -> None:
     shape = kind.input_shape or (FEATURES,)
     model = adapted(kind)
     backend = simulator(model, features=int(np.prod(shape)))
-    clients, rate, sent = np.array([0, 2]), 0.05, backend.initial()
-    reply = backend.run(sent, Draw(clients, np.ones(2)), round_index=3, learning_rate=rate)
-    for i, client in enumerate(clients.tolist()):
+    rate, sent = 0.05, backend.initial()
+    reply = backend.trained(task([0, 2], sent, round_index=3, rate=rate))
+    for i, client in enumerate([0, 2]):
         own = backend.data.train.client(client)
         local = loaded(model.module(sent), sent).train()
         optimiser = torch.optim.SGD(local.parameters(), lr=rate)
@@ -192,9 +193,7 @@ def test_frozen_parameters_stay_as_they_are_even_under_weight_decay(stacked: boo
     model = TorchModel(module, stacked=stacked)
     assert model.size == 5 * CLASSES + CLASSES  # the last layer alone
     backend = replace(simulator(model), weight_decay=0.5)
-    reply = backend.run(
-        backend.initial(), Draw(np.array([1]), np.ones(1)), round_index=0, learning_rate=0.1
-    )
+    reply = backend.trained(task([1], backend.initial()))
     after = model.module(backend.initial() + reply.updates[0]).state_dict()
     for name, before in module.state_dict().items():
         assert torch.equal(after[name], before) == name.startswith("0.")
@@ -213,16 +212,15 @@ def test_a_linear_module_trains_as_logistic_regression_does(stacked: bool) -> No
     ends, rows = [], []
     for model in (Logistic(4, CLASSES), TorchModel(zeros, stacked=stacked)):
         backend = Simulator(split, model, Steady(np.ones(5)), Seeds(5), local_steps=5, batch=4)
-        state, more = train(
+        outcome = train(
             backend,
-            WithReplacement(np.full(5, 0.2), 4, backend.weights),
-            start(backend)[0],
+            Fixed(WithReplacement(np.full(5, 0.2), 4, backend.weights)),
             schedule=inverse(0.5),
             stop=Stop(rounds=6),
-            rng=np.random.default_rng(3),
+            seeds=Seeds(3),
         )
-        ends.append(state.parameters)
-        rows.append(more)
+        ends.append(outcome.state.parameters)
+        rows.append(outcome.history.rows)
     # A row of ours is a class's weights and its intercept; PyTorch keeps intercepts apart.
     ours = ends[0].reshape(CLASSES, 5)
     assert_close(ends[1], np.concatenate([ours[:, :4].ravel(), ours[:, 4]]))
@@ -363,9 +361,7 @@ def test_a_module_is_never_changed() -> None:
     module = mlp().double().eval()
     before = {name: value.clone() for name, value in module.state_dict().items()}
     backend = simulator(TorchModel(module))
-    reply = backend.run(
-        backend.initial(), Draw(np.array([1]), np.ones(1)), round_index=0, learning_rate=0.1
-    )
+    reply = backend.trained(task([1], backend.initial()))
     backend.evaluate(backend.initial() + reply.updates[0])
     assert not module.training
     for name, value in module.state_dict().items():

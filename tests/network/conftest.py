@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedpace.network.server import DeviceServer
+from fedpace.network.device_server import DeviceServer
 from tests.network.fleet import NAMES, ended
 
 

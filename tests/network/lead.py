@@ -3,17 +3,16 @@
 import sys
 from pathlib import Path
 
-import numpy as np
-from fedpace.rounds.loop import start, train
-
+from fedpace.estimation.solve import Solve
+from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
-from fedpace.network.server import DeviceServer
 from fedpace.rounds.backend import Backend
 from fedpace.rounds.checkpoint import Checkpoint
 from fedpace.rounds.rows import Row
+from fedpace.rounds.run import train
 from fedpace.rounds.schedules import inverse
 from fedpace.rounds.stopping import Stop
-from fedpace.sampling.design import WithReplacement
+from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
 from tests.network.fleet import MODEL, NAMES, SEED, N
 
@@ -22,19 +21,15 @@ ABOUT = {"seed": SEED}
 
 def trained(backend: Backend, file: Path, rounds: int) -> list[Row]:
     """Train so many rounds with a checkpoint after each."""
-    journal = Checkpoint(file, ABOUT)
-    state, first = start(backend, journal=journal)
-    design = WithReplacement(np.full(N, 1 / N), 2, backend.weights)
-    _, rows = train(
+    outcome = train(
         backend,
-        design,
-        state,
+        Solve(SCHEMES["uniform"], k=2),
         schedule=inverse(0.1),
         stop=Stop(rounds=rounds),
-        rng=Seeds(SEED).stream("draw"),
-        journal=journal,
+        seeds=Seeds(SEED),
+        journal=Checkpoint(file, ABOUT),
     )
-    return [first, *rows]
+    return list(outcome.history.rows)
 
 
 def main() -> None:

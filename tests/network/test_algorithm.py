@@ -1,52 +1,56 @@
 """The whole of Algorithm 2 on devices: pilots, measured norms and times, solve, go on."""
 
-import subprocess
 from pathlib import Path
 
 import numpy as np
 
-from fedpace.estimation.adaptive import Live, Pilots, run_adaptive
-from fedpace.network.server import DeviceServer
+from fedpace.estimation.policy import Pilots, sampler_for
+from fedpace.network.device_server import DeviceServer
+from fedpace.rounds.backend import Backend
 from fedpace.rounds.checkpoint import Checkpoint
+from fedpace.rounds.journal import Journal
+from fedpace.rounds.run import Outcome, train
 from fedpace.rounds.schedules import inverse
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import WithReplacement
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
-from tests.network.fleet import SEED, N, joined, prepared, simulator
+from tests.network.fleet import SEED, N, device, prepared, simulator
 
 SLOW = 3
 
 
-def test_learns_norms_and_times_from_devices_and_draws_the_slow_one_less(
-    server: DeviceServer, processes: list[subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
-    seconds = [0.3 if client == SLOW else 0.0 for client in range(N)]
-    processes += [joined(server.address[1], client, seconds[client]) for client in range(N)]
-    outcome = run_adaptive(
-        prepared(server),
-        SCHEMES["optimal-max"],
-        k=2,
+def piloted(
+    backend: Backend,
+    *,
+    evaluate_every: int = 1,
+    refresh: int | None = None,
+    journal: Journal | None = None,
+) -> Outcome:
+    return train(
+        backend,
+        sampler_for("optimal-max", 2, learn=Pilots((0.5,), 8), refresh=refresh),
         schedule=inverse(0.1),
         stop=Stop(rounds=10),
         seeds=Seeds(SEED),
-        pilots=Pilots((0.5,), 8),
-        live=Live(journal=Checkpoint(tmp_path / "run.npz", {}), evaluate_every=2, refresh=4),
+        evaluate_every=evaluate_every,
+        journal=journal,
     )
+
+
+def test_learns_norms_and_times_from_devices_and_draws_the_slow_one_less(
+    server: DeviceServer, tmp_path: Path
+) -> None:
+    for client in range(N):
+        device(server.address[1], client, 0.1 if client == SLOW else 0.0)
+    journal = Checkpoint(tmp_path / "run.npz", {})
+    outcome = piloted(prepared(server), evaluate_every=2, refresh=4, journal=journal)
     assert outcome.state.ended == "rounds"
     profile = outcome.profile
     assert profile.times.argmax() == SLOW
-    assert profile.times[SLOW] >= 0.3
+    assert profile.times[SLOW] >= 0.1
     # The fleet's gradient norms, as the same pilots measure them in the simulator.
-    simulated = run_adaptive(
-        simulator(),
-        SCHEMES["optimal-max"],
-        k=2,
-        schedule=inverse(0.1),
-        stop=Stop(rounds=10),
-        seeds=Seeds(SEED),
-        pilots=Pilots((0.5,), 8),
-    )
+    simulated = piloted(simulator())
     np.testing.assert_allclose(profile.grad_norms, simulated.profile.grad_norms, rtol=0.3)
     assert isinstance(outcome.design, WithReplacement)
     blind = SCHEMES["statistical"](profile, 2)

@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedpace.estimation.solve import Solve
+from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
-from fedpace.network.server import DeviceServer
 from fedpace.network.wire import encoded
-from fedpace.rounds.loop import start, train
+from fedpace.rounds.run import train
 from fedpace.rounds.schedules import inverse
 from fedpace.rounds.stopping import Stop
-from fedpace.sampling.design import Draw, WithReplacement
+from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
 from tests.network.fakes import Fake, honest
-from tests.network.fleet import MODEL, until
+from tests.network.fleet import MODEL, evaluated, present, run, until
 
 N = 7
 BAD = 2
@@ -39,12 +40,6 @@ def fleet(server: DeviceServer, answer: Any, least: int = N) -> Devices:
     devices = Devices(server, MODEL, Seeds(0), deadline=20.0, patience=20.0, grace=0.0, least=least)
     devices.prepare({})
     return devices
-
-
-def run(devices: Devices, index: int, clients: list[int] | None = None) -> Any:
-    drawn = np.arange(N) if clients is None else np.array(clients)
-    draw = Draw(drawn, np.full(drawn.size, 1 / drawn.size))
-    return devices.run(np.zeros(MODEL.size), draw, round_index=index, learning_rate=0.1)
 
 
 def lying(**changes: Any) -> Any:
@@ -111,7 +106,7 @@ def test_does_not_let_in_a_device_whose_sample_count_is_none(
 ) -> None:
     devices = fleet(server, lambda header: honest(BAD, header, samples=samples), least=N - 1)
     until(lambda: devices.refusals[BAD, "samples"])
-    assert np.flatnonzero(devices.present()).tolist() == OTHERS
+    assert np.flatnonzero(present(devices)).tolist() == OTHERS
     assert devices.refusals == {(BAD, "samples"): 1}
 
 
@@ -211,7 +206,7 @@ def test_refuses_a_bad_share_in_an_evaluation(
         return honest(BAD, header, **changes if header["kind"] == "evaluate" else {})
 
     devices = fleet(server, answer)
-    assert devices.evaluate(np.zeros(MODEL.size)) == (1.0, 0.5)
+    assert evaluated(devices) == (1.0, 0.5)
     assert devices.refusals == {(BAD, "evaluation"): 1}
 
 
@@ -237,22 +232,20 @@ def test_one_absurd_number_does_not_end_a_run(
         Fake(server.address[1], client, answer if client == bad else None)
     devices = Devices(server, MODEL, Seeds(0), deadline=20.0, patience=20.0, least=N)
     devices.prepare({})
-    state, first = start(devices)
-    state, rows = train(
+    outcome = train(
         devices,
-        WithReplacement(np.full(N, 1 / N), 5, devices.weights),
-        state,
+        Solve(SCHEMES["uniform"], k=5),
         schedule=inverse(0.1),
         stop=Stop(loss=0.05, accuracy=0.95, rounds=8),
-        rng=Seeds(0).stream("draw"),
+        seeds=Seeds(0),
         evaluate_every=2,
     )
-    assert state.ended == "rounds"
-    evaluated = [row for row in [first, *rows] if not np.isnan(row.accuracy)]
-    assert len(evaluated) >= 5
+    assert outcome.state.ended == "rounds"
+    whole = [row for row in outcome.history.rows if not np.isnan(row.accuracy)]
+    assert len(whole) >= 5
     # Ten times an honest one's say is the most that the bad one has.
-    assert all(0.5 < row.loss < 10 for row in evaluated)
-    assert all(0.5 <= row.accuracy < 0.95 for row in evaluated)
+    assert all(0.5 < row.loss < 10 for row in whole)
+    assert all(0.5 <= row.accuracy < 0.95 for row in whole)
     assert devices.refusals.keys() == {(bad, reason) for reason in reasons}
 
 
@@ -267,7 +260,7 @@ def test_counts_what_is_held_out_as_it_is_where_devices_differ(server: DeviceSer
         Fake(server.address[1], client, large if client == N - 1 else None)
     devices = Devices(server, MODEL, Seeds(0), deadline=20.0)
     devices.prepare({})
-    assert devices.evaluate(np.zeros(MODEL.size)).accuracy == pytest.approx(106 / 112)
+    assert evaluated(devices).accuracy == pytest.approx(106 / 112)
     assert not devices.refusals
 
 
@@ -277,7 +270,7 @@ def test_says_that_a_model_has_diverged_when_most_devices_say_so(server: DeviceS
         Fake(port, client, lambda header, i=client: honest(i, header, **_without_loss(header)))  # type: ignore[misc]
     devices = Devices(server, MODEL, Seeds(0), deadline=20.0)
     devices.prepare({})
-    assert np.isnan(devices.evaluate(np.full(MODEL.size, 1e300)).loss)
+    assert np.isnan(evaluated(devices, np.full(MODEL.size, 1e300)).loss)
 
 
 def _without_loss(header: dict[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,9 @@ import pytest
 
 from fedpace.errors import InputError
 from fedpace.network.device import Device, serve
-from fedpace.network.server import DeviceServer
+from fedpace.network.device_server import DeviceServer
 from fedpace.network.trainer import Trainer
-from tests.network.fleet import NAMES, prepared, trainer
-from tests.network.test_restarts import free_port
+from tests.network.fleet import NAMES, free_port, prepared, trainer
 
 
 def test_gives_up_after_its_patience_when_no_server_comes() -> None:

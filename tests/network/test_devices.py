@@ -6,24 +6,27 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedpace.conformance.backends import check_backend
 from fedpace.errors import InputError, TooFewClientsError
+from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
-from fedpace.network.server import DeviceServer
 from fedpace.network.trainer import Trainer
 from fedpace.network.wire import Pace
-from fedpace.sampling.design import Draw, WithReplacement
+from fedpace.sampling.design import WithReplacement
 from fedpace.seeds import Seeds
 from tests.network.fakes import Answer, Fake, honest
 from tests.network.fleet import (
-    ALL,
     MODEL,
     NAMES,
     SEED,
     N,
+    device,
+    evaluated,
     joined,
     prepared,
-    served,
+    run,
     simulator,
+    task,
     until,
 )
 
@@ -40,25 +43,33 @@ def test_gives_the_numbers_of_the_simulator(
     rng = np.random.default_rng(0)
     for index in range(3):
         draw = design.draw(rng)
-        reply = devices.run(parameters, draw, round_index=index, learning_rate=0.1)
-        expected = twin.run(parameters, draw, round_index=index, learning_rate=0.1)
+        given = task(parameters, draw.clients.tolist(), index)
+        devices.submit(given)
+        twin.submit(given)
+        reply, expected = devices.collect(), twin.collect()
         np.testing.assert_array_equal(reply.clients, expected.clients)
         np.testing.assert_array_equal(reply.updates, expected.updates)
         np.testing.assert_allclose(reply.grad_norms, expected.grad_norms, rtol=1e-6)
         # The next model has digits that float32 has not.
         parameters = parameters + draw.weights @ reply.updates
     parameters = parameters.astype(np.float32).astype(np.float64)
-    here, there = devices.evaluate(parameters), twin.evaluate(parameters)
+    here, there = evaluated(devices, parameters), twin.evaluate(parameters)
+    assert there is not None
     assert here.loss == pytest.approx(there.loss, rel=1e-6)
     assert here.accuracy == there.accuracy
 
 
-def test_measures_seconds_and_bytes_of_each_reply(
-    server: DeviceServer, processes: list[subprocess.Popen[bytes]]
-) -> None:
-    processes += [joined(server.address[1], client, 0.2 if client else 0) for client in range(N)]
+def test_keeps_the_rules_of_a_backend(server: DeviceServer) -> None:
+    for client in range(N):
+        device(server.address[1], client)
+    check_backend(lambda: prepared(server))
+
+
+def test_measures_seconds_and_bytes_of_each_reply(server: DeviceServer) -> None:
+    for client in range(N):
+        device(server.address[1], client, 0.2 if client else 0.0)
     devices = prepared(server, least=N)
-    reply = devices.run(devices.initial(), ALL, round_index=0, learning_rate=0.1)
+    reply = run(devices, 0)
     assert (reply.seconds[1:] >= 0.2).all()
     assert (reply.computing_seconds[1:] >= 0.2).all()
     assert (reply.computing_seconds <= reply.seconds).all()
@@ -79,48 +90,43 @@ def test_sends_every_client_the_learning_rate(server: DeviceServer) -> None:
 
         return answer
 
-    fakes = [Fake(server.address[1], client, noting(client)) for client in range(N)]
-    devices = prepared(server, least=N)
-    devices.run(devices.initial(), ALL, round_index=0, learning_rate=0.1)
+    for client in range(N):
+        Fake(server.address[1], client, noting(client))
+    run(prepared(server), 0)
     assert rates == dict.fromkeys(range(N), 0.1)
-    for fake in fakes:
-        fake.close()
 
 
 def test_keeps_to_the_pace_that_a_device_sets_itself() -> None:
     bytes_each_way = 4 * MODEL.size
     pace = Pace(up=bytes_each_way / 0.2, down=bytes_each_way / 0.3)
-    with DeviceServer(NAMES) as server, served(server, 0, pace):
+    with DeviceServer(NAMES) as server:
+        device(server.address[1], 0, pace=pace)
         devices = prepared(server, least=1, grace=0.0)
-        draw = Draw(np.array([0]), np.ones(1))
-        reply = devices.run(devices.initial(), draw, round_index=0, learning_rate=0.1)
+        reply = run(devices, 0, [0])
     assert reply.seconds[0] - reply.computing_seconds[0] >= 0.5
 
 
 def test_goes_from_one_job_to_the_next(server: DeviceServer) -> None:
-    with served(server, 0), served(server, 1):
-        first = prepared(server, least=2, grace=0.0)
-        np.testing.assert_array_equal(first.weights[:2] / first.weights[0], [1, 35 / 20])
-        draw = Draw(np.array([0, 1]), np.ones(2))
-        for seed in (SEED, SEED + 1):
-            devices = Devices(server, MODEL, Seeds(seed), least=2, grace=0.2, deadline=20.0)
-            devices.prepare({"seed": seed})
-            reply = devices.run(devices.initial(), draw, round_index=0, learning_rate=0.1)
-            expected = simulator(seed).run(
-                devices.initial(), draw, round_index=0, learning_rate=0.1
-            )
-            np.testing.assert_array_equal(reply.updates, expected.updates)
+    device(server.address[1], 0)
+    device(server.address[1], 1)
+    first = prepared(server, least=2, grace=0.0)
+    np.testing.assert_array_equal(first.weights[:2] / first.weights[0], [1, 35 / 20])
+    for seed in (SEED, SEED + 1):
+        devices = Devices(server, MODEL, Seeds(seed), least=2, grace=0.2, deadline=20.0)
+        devices.prepare({"seed": seed})
+        expected = run(simulator(seed), 0, [0, 1])
+        np.testing.assert_array_equal(run(devices, 0, [0, 1]).updates, expected.updates)
 
 
 def test_tells_why_a_device_cannot_prepare(server: DeviceServer) -> None:
     def broken(job: dict[str, Any]) -> Trainer:
         raise FileNotFoundError("no images here")
 
-    with served(server, 0, prepare=broken):
-        until(lambda: server.connected)
-        with pytest.raises(TooFewClientsError, match="at least 1 devices must be there, got 0"):
-            prepared(server, least=1, patience=0.5)
-    assert server.refusals[0, "failed"] == 1
+    device(server.address[1], 0, prepare=broken)
+    until(lambda: server.connected)
+    with pytest.raises(TooFewClientsError, match=r"at least 1 of 4 devices .* got 0"):
+        prepared(server, least=1, patience=0.5)
+    until(lambda: server.refusals[0, "failed"] == 1)
 
 
 @pytest.mark.parametrize(
@@ -137,12 +143,16 @@ def test_a_failure_says_nothing_of_the_samples(
     def broken(job: dict[str, Any]) -> Trainer:
         raise error
 
-    with served(server, 0, prepare=broken):
-        until(lambda: server.connected)
-        with pytest.raises(TooFewClientsError):
-            prepared(server, least=1, patience=0.3)
-    (line,) = [
-        each.getMessage() for each in caplog.records if each.name == "fedpace.network.server"
-    ]
+    device(server.address[1], 0, prepare=broken)
+    until(lambda: server.connected)
+    with pytest.raises(TooFewClientsError):
+        prepared(server, least=1, patience=0.3)
+
+    def lines() -> list[str]:
+        server_says = "fedpace.network.device_server"
+        return [each.getMessage() for each in caplog.records if each.name == server_says]
+
+    until(lines)
+    (line,) = lines()
     assert said in line
     assert "0.7" not in line

@@ -10,21 +10,19 @@ import numpy as np
 import pytest
 
 from fedpace.errors import InputError, TooFewClientsError
+from fedpace.estimation.solve import Solve
 from fedpace.network import deadlines
+from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
-from fedpace.network.server import DeviceServer
-from fedpace.rounds.backend import Reply
-from fedpace.sampling.design import Draw
+from fedpace.rounds.run import train
+from fedpace.rounds.schedules import inverse
+from fedpace.rounds.stopping import Stop
+from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
 from tests.network.fakes import Fake, honest
-from tests.network.fleet import ALL, MODEL, N, joined, prepared, until
+from tests.network.fleet import MODEL, SEED, N, evaluated, joined, prepared, present, run, until
 
 Processes = list[subprocess.Popen[bytes]]
-
-
-def run(devices: Devices, index: int, clients: Any = None) -> Reply:
-    draw = ALL if clients is None else Draw(np.array(clients), np.full(len(clients), 0.25))
-    return devices.run(devices.initial(), draw, round_index=index, learning_rate=0.1)
 
 
 def test_goes_on_at_once_without_a_device_that_is_killed_mid_round(
@@ -40,7 +38,7 @@ def test_goes_on_at_once_without_a_device_that_is_killed_mid_round(
     assert reply.refused.size == 0
     assert reply.waited is not None
     assert reply.waited < 60.0  # the deadline was not waited for
-    assert devices.present().tolist() == [True, False, True, True]
+    assert present(devices) == [True, False, True, True]
 
 
 def test_does_without_a_device_that_hangs_until_it_answers_again(
@@ -53,10 +51,10 @@ def test_does_without_a_device_that_hangs_until_it_answers_again(
     assert reply.clients.tolist() == [0, 1, 3]
     assert reply.waited is not None
     assert reply.waited >= 1.0
-    assert devices.present().tolist() == [True, True, False, True]
+    assert present(devices) == [True, True, False, True]
     assert run(devices, 1, [0, 1, 3]).waited is None  # the others are not held up any more
     processes[2].send_signal(signal.SIGCONT)
-    until(lambda: devices.present().all())
+    until(lambda: all(present(devices)))
     assert devices.refusals == {(2, "late"): 1}
     assert run(devices, 2).clients.tolist() == [0, 1, 2, 3]
 
@@ -67,9 +65,9 @@ def test_drops_a_device_that_is_silent_for_too_long(processes: Processes) -> Non
         devices = prepared(server, least=3)
         processes[0].send_signal(signal.SIGSTOP)
         until(lambda: 0 not in server.connected)
-        assert devices.present().tolist() == [False, True, True, True]
+        assert present(devices) == [False, True, True, True]
         processes[0].send_signal(signal.SIGCONT)
-        until(lambda: devices.present().all())  # it connects again by itself
+        until(lambda: all(present(devices)))  # it connects again by itself
 
 
 def test_takes_back_a_device_that_was_killed_and_started_again(
@@ -79,9 +77,9 @@ def test_takes_back_a_device_that_was_killed_and_started_again(
     devices = prepared(server, least=3)
     processes[3].kill()
     processes[3].wait()
-    until(lambda: not devices.present()[3])
+    until(lambda: not present(devices)[3])
     processes.append(joined(server.address[1], 3))
-    until(lambda: devices.present()[3])
+    until(lambda: present(devices)[3])
     assert run(devices, 0).clients.tolist() == [0, 1, 2, 3]
 
 
@@ -91,7 +89,7 @@ def test_lets_a_new_connection_replace_the_old_one(server: DeviceServer) -> None
     devices = prepared(server, least=3)
     again = Fake(port, 1)  # the first is still open
     fakes[1].join()  # until the server hangs up on it
-    until(lambda: devices.present()[1])
+    until(lambda: present(devices)[1])
     assert run(devices, 0).clients.tolist() == [0, 1, 2, 3]
     again.close()
     until(lambda: not np.isin(1, server.connected))
@@ -100,11 +98,11 @@ def test_lets_a_new_connection_replace_the_old_one(server: DeviceServer) -> None
 def test_lets_a_device_join_late(server: DeviceServer, processes: Processes) -> None:
     processes += [joined(server.address[1], client) for client in range(N - 1)]
     devices = prepared(server, least=3, grace=0.1)
-    assert devices.present().tolist() == [True, True, True, False]
+    assert present(devices) == [True, True, True, False]
     # Until it says how many samples it holds, it counts as the mean of the others.
     assert devices.weights[3] == pytest.approx(devices.weights[:3].mean())
     processes.append(joined(server.address[1], 3))
-    until(lambda: devices.present().all())
+    until(lambda: all(present(devices)))
     assert run(devices, 0).clients.tolist() == [0, 1, 2, 3]
 
 
@@ -115,9 +113,45 @@ def test_waits_with_a_message_for_too_few_devices_and_then_says_so(server: Devic
     for fake in fakes[:2]:
         fake.close()
     until(lambda: len(server.connected) == 2)
-    with pytest.raises(TooFewClientsError, match=r"at least 3 devices must be there, got 2 after"):
-        devices.present()
-    assert said == ["waiting for devices: 2 of 3 are ready, without device-0, device-1"]
+    with pytest.raises(
+        TooFewClientsError, match=r"at least 3 of 4 .*, got 2 \(not device-0, device-1\) after"
+    ):
+        present(devices)
+    assert said == [
+        "waiting for clients: at least 3 of 4 devices must be ready, got 2 (not device-0, device-1)"
+    ]
+
+
+def test_waiting_for_a_device_counts_in_the_seconds_of_a_run(server: DeviceServer) -> None:
+    port = server.address[1]
+    fakes = [Fake(port, client) for client in range(N)]
+    devices = prepared(server, least=N)
+    assert devices.present(0, 0.0).waited == 0.0
+
+    def leave_for(seconds: float) -> threading.Timer:
+        fakes.pop().close()
+        until(lambda: len(server.connected) == N - 1)
+        timer = threading.Timer(seconds, lambda: fakes.append(Fake(port, N - 1)))
+        timer.start()
+        return timer
+
+    timer = leave_for(0.3)
+    assert devices.present(0, 0.0).waited > 0.2
+    timer.join()
+    timer = leave_for(0.3)  # the evaluation of the initial model waits, before the first draw
+    outcome = train(
+        devices,
+        Solve(SCHEMES["uniform"], k=2),
+        schedule=inverse(0.1),
+        stop=Stop(rounds=2),
+        seeds=Seeds(SEED),
+    )
+    timer.join()
+    _, first, second = outcome.history.rows
+    assert first.waiting_seconds > 0.2
+    assert first.seconds == first.waiting_seconds + first.round_seconds
+    assert second.waiting_seconds == 0.0
+    assert second.seconds == first.seconds + second.round_seconds
 
 
 def test_learns_from_a_late_reply_how_slow_a_device_has_become(server: DeviceServer) -> None:
@@ -170,7 +204,7 @@ def test_stops_when_nobody_ever_answers_an_evaluation(server: DeviceServer) -> N
         Fake(server.address[1], client, mute(client))
     devices = prepared(server, deadline=0.1, patience=0.5)
     with pytest.raises(TooFewClientsError, match="run the same command again to go on"):
-        devices.evaluate(devices.initial())
+        evaluated(devices)
 
 
 def evaluating_for(seconds: float, client: int) -> Any:
@@ -186,23 +220,23 @@ def evaluating_for(seconds: float, client: int) -> Any:
 
 def test_gives_an_evaluation_twice_as_long_each_time(server: DeviceServer) -> None:
     for client in range(N):
-        Fake(server.address[1], client, evaluating_for(1.0, client))
-    devices = prepared(server, deadline=0.1)
-    with pytest.raises(TooFewClientsError, match=r"the last of 0\.4 s; .* with --deadline"):
-        devices.evaluate(devices.initial())
-    devices = prepared(server, deadline=0.4)  # the third attempt has 1.6 s
-    assert devices.evaluate(devices.initial()).accuracy == 0.5
+        Fake(server.address[1], client, evaluating_for(0.4, client))
+    devices = prepared(server, deadline=0.025)
+    with pytest.raises(TooFewClientsError, match=r"the last of 0\.1 s; .* with --deadline"):
+        evaluated(devices)
+    devices = prepared(server, deadline=0.15)  # the third attempt has 0.6 s
+    assert evaluated(devices).accuracy == 0.5
     assert {reason for _, reason in devices.refusals} == {"late"}
 
 
 def test_learns_from_late_answers_how_long_an_evaluation_takes(
     server: DeviceServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deadlines, "UNKNOWN", 0.1)  # 0.4 s in the third attempt
+    monkeypatch.setattr(deadlines, "UNKNOWN", 0.05)  # 0.2 s in the third attempt
     for client in range(N):
-        Fake(server.address[1], client, evaluating_for(1.0, client))
+        Fake(server.address[1], client, evaluating_for(0.3, client))
     devices = prepared(server, deadline=None)
-    assert devices.evaluate(devices.initial()).accuracy == 0.5
+    assert evaluated(devices).accuracy == 0.5
 
 
 def test_says_what_is_wrong_with_its_arguments(server: DeviceServer) -> None:
@@ -224,4 +258,4 @@ def test_waits_for_those_who_left_just_now_but_not_for_those_long_away(
     fakes[3].close()
     until(lambda: 3 not in server.connected)
     assert not server.away_for(1000.0)
-    assert prepared(server, least=3, grace=0.2).present().tolist() == [True, True, True, False]
+    assert present(prepared(server, least=3, grace=0.2)) == [True, True, True, False]

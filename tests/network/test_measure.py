@@ -1,5 +1,5 @@
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -8,18 +8,19 @@ import numpy as np
 import pytest
 
 from fedpace.network.device import serve
+from fedpace.network.device_server import DeviceServer
 from fedpace.network.measure import (
-    Standing,
+    RunProgress,
     Waiting,
     checkpoint_of,
     jobs_of,
     run_on_devices,
     usual_seconds,
 )
-from fedpace.network.server import DeviceServer
 from fedpace.network.shard import OwnShard
 from fedpace.rounds.rows import Row
-from fedpace.studies.study import load_study
+from fedpace.studies.processes import Job
+from fedpace.studies.study import Study, load_study
 from tests.lab.labs import only_run, write_setup
 
 NAMES = [f"device-{number:02d}" for number in range(4)]
@@ -45,6 +46,18 @@ def fleet(count: int) -> Iterator[DeviceServer]:
         server.close()
         for each in devices:
             each.join()
+
+
+def stopped(study: Study, job: Job, out: Path, rounds: Sequence[int], server: DeviceServer) -> Path:
+    """Run until one of these rounds is finished, or the run is."""
+
+    def stop(now: RunProgress) -> None:
+        if now.row is not None and now.row.round in rounds:
+            raise EnoughError
+
+    waiting = Waiting(4, 60.0)
+    run_on_devices(study, [job], out, server, waiting=waiting, progress=stop, say=print)
+    return out
 
 
 def row(clients: list[int], seconds: list[float]) -> Row:
@@ -77,22 +90,17 @@ def test_a_restart_keeps_the_weights_and_a_stored_run_leaves_no_checkpoint(tmp_p
     def noted() -> dict[str, Any]:
         return checkpoint_of(study, job, out).notes["samples"]  # type: ignore[no-any-return]
 
-    def stop_after_two_rounds(now: Standing) -> None:
-        if now.row is not None and now.row.round == 2:
-            raise EnoughError
-
-    settings: dict[str, Any] = {"waiting": Waiting(3, 60.0), "say": print}
     with pytest.raises(EnoughError), fleet(4) as server:
-        run_on_devices(study, [job], out, server, progress=stop_after_two_rounds, **settings)
+        stopped(study, job, out, [2], server)
     before, after = noted(), []
     assert list(before) == NAMES
     assert len(set(before.values())) > 1
 
-    def note(now: Standing) -> None:
+    def note(now: RunProgress) -> None:
         if now.row is not None:
             after.append(noted())
 
-    settings["waiting"] = Waiting(3, 3.0)
+    settings: dict[str, Any] = {"waiting": Waiting(3, 1.5), "say": print}
     with fleet(3) as server:
         run_on_devices(study, [job], out, server, progress=note, **settings)
     assert after == [before] * 4
@@ -103,3 +111,22 @@ def test_a_restart_keeps_the_weights_and_a_stored_run_leaves_no_checkpoint(tmp_p
     with fleet(0) as server:
         run_on_devices(study, [job], out, server, progress=print, **settings)
     assert not list((out / "checkpoints").iterdir())
+
+
+def test_a_run_that_learns_is_the_same_however_often_it_was_ended(tmp_path: Path) -> None:
+    # The sampler carries what it learned, the server its moments; q follows from norms alone.
+    learning = ["sampling.warm_up=2", "sampling.refresh=2", "training.server=adam:0.01"]
+    study = load_study(str(write_setup(tmp_path)), learning)
+    (job,) = jobs_of(study, ["statistical"], [0])
+    with fleet(4) as server:
+        whole = only_run(stopped(study, job, tmp_path / "whole", [], server))
+    for ended in (1, 3, 4):  # in the warm-up, with the first design, with the second
+        with pytest.raises(EnoughError), fleet(4) as server:
+            stopped(study, job, tmp_path / "pieces", [ended], server)
+    with fleet(4) as server:
+        pieces = only_run(stopped(study, job, tmp_path / "pieces", [], server))
+    assert [row.phase for row in whole.history.rows] == ["warm-up"] * 3 + ["train"] * 4
+    for name in ("phase", "round", "clients", "weights", "loss", "accuracy", "grad_norms"):
+        assert pieces.history.columns()[name] == whole.history.columns()[name], name
+    assert whole.q is not None
+    np.testing.assert_array_equal(pieces.q, whole.q)

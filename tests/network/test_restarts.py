@@ -1,6 +1,5 @@
 """The server dies, or its disk is full: what was done stays done."""
 
-import socket
 import subprocess
 import threading
 from pathlib import Path
@@ -9,28 +8,34 @@ import numpy as np
 import pytest
 
 from fedpace.errors import InputError, TooFewClientsError
+from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
-from fedpace.network.server import DeviceServer
 from fedpace.rounds.checkpoint import Checkpoint
 from fedpace.rounds.rows import Row
 from fedpace.seeds import Seeds
 from tests.network.fakes import Fake, honest
-from tests.network.fleet import MODEL, NAMES, SEED, N, joined, prepared, simulator, started, until
+from tests.network.fleet import (
+    MODEL,
+    NAMES,
+    SEED,
+    N,
+    device,
+    free_port,
+    joined,
+    prepared,
+    present,
+    simulator,
+    started,
+    until,
+)
 from tests.network.lead import ABOUT, trained
 
-ROUNDS = 40
+ROUNDS = 30
 
 
 def rows_in(file: Path) -> list[Row]:
-    found = Checkpoint(file, ABOUT).resume("train")
+    found = Checkpoint(file, ABOUT).resume()
     return [] if found is None else list(found.rows)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.mark.parametrize(
@@ -42,7 +47,7 @@ def test_goes_on_from_its_checkpoint_after_kill_9_at_any_moment(
     tmp_path: Path, processes: list[subprocess.Popen[bytes]], moments: tuple[float, float]
 ) -> None:
     port, file = free_port(), tmp_path / "run.npz"
-    processes += [joined(port, client, 0.02) for client in range(N)]
+    devices = [device(port, client, 0.02) for client in range(N)]
     for moment in moments:
         before = len(rows_in(file)) if file.exists() else 0
         server = started("lead", port, file, ROUNDS)
@@ -55,15 +60,16 @@ def test_goes_on_from_its_checkpoint_after_kill_9_at_any_moment(
     processes.append(started("lead", port, file, ROUNDS))
     assert processes[-1].wait(60) == 0
     rows = rows_in(file)
-    assert [row.round for row in rows] == list(range(1, ROUNDS + 1))
+    assert [row.round for row in rows] == list(range(ROUNDS + 1))
     assert np.all(np.diff([row.seconds for row in rows]) > 0)
-    expected = trained(simulator(), tmp_path / "simulated.npz", ROUNDS)[1:]
+    expected = trained(simulator(), tmp_path / "simulated.npz", ROUNDS)
     assert [row.clients.tolist() for row in rows] == [row.clients.tolist() for row in expected]
     np.testing.assert_allclose(
         [row.loss for row in rows], [row.loss for row in expected], rtol=1e-5
     )
-    for device in processes[:N]:
-        assert device.wait(10) == 0  # the last server said goodbye
+    for each in devices:
+        each.join(10)
+        assert not each.is_alive()  # the last server said goodbye
 
 
 def test_stops_with_its_state_saved_when_too_few_devices_are_left(
@@ -80,7 +86,7 @@ def test_stops_with_its_state_saved_when_too_few_devices_are_left(
     for timer in leave:
         timer.join()
     done = rows_in(file)
-    assert [row.round for row in done] == list(range(1, len(done) + 1))
+    assert [row.round for row in done] == list(range(len(done)))
     for client in range(2):
         Fake(server.address[1], client)
     until(lambda: len(server.free) == N)
@@ -99,7 +105,7 @@ def test_a_full_disk_stops_training_and_leaves_the_previous_checkpoint(
         trained(devices, file, rounds=10**6)  # the rows fill it
     done = rows_in(file)
     assert len(done) > 3
-    assert [row.round for row in done] == list(range(1, len(done) + 1))
+    assert [row.round for row in done] == list(range(len(done)))
     assert list(small_disk.iterdir()) == [file]
 
 
@@ -147,8 +153,8 @@ def test_weights_and_counts_outlive_a_server() -> None:
         assert after.samples == before.samples == dict(zip(NAMES, (10, 20, 30, 40), strict=True))
         Fake(server.address[1], 2, lambda header: honest(2, header, samples=10**6))
         Fake(server.address[1], 3)
-        until(lambda: after.refusals[2, "samples"] and after.present()[3])
-        assert after.present().tolist() == [True, True, False, True]
+        until(lambda: after.refusals[2, "samples"] and present(after)[3])
+        assert present(after) == [True, True, False, True]
 
 
 def test_weights_of_a_run_do_not_change_when_others_are_there_after_a_restart() -> None:

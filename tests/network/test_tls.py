@@ -8,27 +8,33 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from fedpace.errors import InputError
+from fedpace.network.certs import make_certificates
 from fedpace.network.device import serve
-from fedpace.network.server import DeviceServer
+from fedpace.network.device_server import DeviceServer
 from fedpace.network.tls import client_context, server_context
 from fedpace.network.trainer import Trainer
 from fedpace.network.wire import encoded
-from tests.network.certificates import write_certificates
-from tests.network.fleet import ALL, NAMES, N, joined, prepared, until
+from tests.network.fleet import NAMES, N, joined, prepared, run, until
+
+
+def certificates(factory: pytest.TempPathFactory) -> Path:
+    """Write certificates of an authority of their own."""
+    folder = factory.mktemp("tls")
+    make_certificates(folder, NAMES, ["127.0.0.1"])
+    return folder
 
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_certificates(tmp_path_factory.mktemp("tls") / "ours", NAMES)
+    return certificates(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_certificates(tmp_path_factory.mktemp("tls") / "theirs", NAMES)
+    return certificates(tmp_path_factory)
 
 
 @pytest.fixture
@@ -45,9 +51,7 @@ def test_trains_over_tls(
     server: DeviceServer, ours: Path, processes: list[subprocess.Popen[bytes]]
 ) -> None:
     processes += [joined(server.address[1], client, 0, ours) for client in range(N)]
-    devices = prepared(server)
-    reply = devices.run(devices.initial(), ALL, round_index=0, learning_rate=0.1)
-    np.testing.assert_array_equal(reply.clients, ALL.clients)
+    assert run(prepared(server), 0).clients.tolist() == list(range(N))
 
 
 def test_refuses_a_certificate_of_another_name(server: DeviceServer, ours: Path) -> None:
@@ -58,7 +62,7 @@ def test_refuses_a_certificate_of_another_name(server: DeviceServer, ours: Path)
 
 
 def test_refuses_the_servers_own_certificate_as_a_device(server: DeviceServer, ours: Path) -> None:
-    with pytest.raises(InputError, match="the certificate is for another name"):
+    with pytest.raises(InputError, match="certificates must be accepted by both sides"):
         serve(*server.address, NAMES[0], never, tls=client_context(ours, "server"))
 
 

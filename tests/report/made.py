@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from fedpace.rounds.loop import EMPTY
 
 from fedpace.estimation.ratio import RatioEstimate
 from fedpace.profile import Profile
@@ -55,7 +54,7 @@ def made_run(
     ratio: RatioEstimate | None = None,
 ) -> StoredRun:
     """Return a run that went as the lines say, with two clients of S_0 = 4."""
-    rows = [Row(*line, 0.0, 0.0, *EMPTY) for line in lines]
+    rows = [Row(*line, 0.0, 0.0) for line in lines]
     profile = Profile([0.5, 0.5], [1.0, 4.0], [3.0, 1.0])
     q = None if scheme == "full" else np.array([0.75, 0.25])
     return StoredRun(study, scheme, seed, version, "rounds", History(rows), q, profile, ratio)

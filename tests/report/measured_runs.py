@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from fedpace.estimation.adaptive import Outcome
-from fedpace.rounds.loop import EMPTY
 
 from fedpace.checks import FloatArray, IntArray
 from fedpace.profile import Profile
 from fedpace.report.setups import Setup, setups_of
 from fedpace.rounds.history import History
 from fedpace.rounds.rows import Row
+from fedpace.rounds.run import Outcome
 from fedpace.rounds.state import State
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.studies.store import Store, StoredRun
@@ -46,7 +45,7 @@ def measured_run(
     adaptive = scheme in ("statistical", "optimal-mean", "optimal-max")
     q = 1 / times if adaptive else np.ones(times.size)
     pilots = ("pilot-uniform", "pilot-weighted") if adaptive and pilot_rounds else ()
-    rows = [Row(pilots[0] if pilots else "train", 0, 0.0, 3.2, 0.04, 0.0, 0.0, *EMPTY)]
+    rows = [Row(pilots[0] if pilots else "train", 0, 0.0, 3.2, 0.04, 0.0, 0.0)]
     for phase in (*pilots, "train"):
         first = pilot_rounds if pilots and phase == "train" else 0
         count = pilot_rounds if phase != "train" else rounds

@@ -17,7 +17,14 @@ from PIL import Image
 
 import fedpace
 from fedpace import SCHEMES, InputError
-from fedpace.report.figures import COLOURS, MOST_POINTS, plan_figure, probabilities_figure, save
+from fedpace.report.figures import (
+    COLOURS,
+    MOST_POINTS,
+    colour,
+    plan_figure,
+    probabilities_figure,
+    save,
+)
 
 
 def fleet(n: int, spread: float = 0.7, seed: int = 0) -> fedpace.Profile:
@@ -205,6 +212,11 @@ def legend_texts(figure: Figure) -> Sequence[str]:
 def test_every_scheme_has_a_colour_of_its_own() -> None:
     assert set(COLOURS) == set(SCHEMES)
     assert len(set(COLOURS.values())) == len(COLOURS)
+
+
+def test_a_scheme_of_your_own_has_a_colour_of_none_of_ours() -> None:
+    assert colour("own.py:mine") == colour("own.py:mine")
+    assert colour("own.py:mine") not in COLOURS.values()
 
 
 @pytest.mark.parametrize("name", ["q.png", "q.PNG", "q.pdf", "q.svg"])

@@ -61,7 +61,7 @@ class Fleet:
     def initial(self) -> FloatArray:
         return np.zeros(self.samples.size)
 
-    def present(self, round_index: int, seconds: float) -> Presence:  # noqa: ARG002
+    def present(self, round_index: int, seconds: float) -> Presence:
         if self.there is None:
             return EVERYONE
         here = np.array(self.there(len(self.tasks)), dtype=np.bool_)
@@ -80,7 +80,7 @@ class Fleet:
             clients,
             np.eye(task.parameters.size)[clients],
             self.times[clients],
-            clients + 1.0,
+            clients.astype(np.float64) + 1,
             losses=np.full(clients.size, loss_of(task.parameters)) if self.estimates else NOTHING,
             waited=None if all(came) else 7.0,
         )
@@ -104,7 +104,7 @@ class Fixed:
     def init(self, n: int) -> None:
         pass
 
-    def design(self, state: None, known: Known) -> Design:  # noqa: ARG002
+    def design(self, state: None, known: Known) -> Design:
         return self.given
 
     def observe(self, state: None, row: Row) -> None:
@@ -123,7 +123,7 @@ class Memory:
 
     def record(self, state: State, row: Row, rng: np.random.Generator) -> None:
         rows = () if self.found is None else self.found.rows
-        self.found = Found(state, (*rows, row), rng.bit_generator.state)
+        self.found = Found(state, (*rows, row), dict(rng.bit_generator.state))
         self.lives -= 1
         if self.lives == 0:
             raise EndedError
@@ -141,6 +141,18 @@ def small_simulator(seed: int = 0, times: RoundTimes | None = None, **more: Any)
     return Simulator(data, Logistic(4, 3), times or noisy, Seeds(seed), **settings)
 
 
+def task(
+    clients: Sequence[int],
+    parameters: FloatArray,
+    *,
+    round_index: int = 0,
+    rate: float = 0.1,
+    seconds: float = 0.0,
+) -> Task:
+    """Return what to do for these clients."""
+    return Task(np.array(clients, dtype=np.int64), parameters, round_index, rate, seconds)
+
+
 def row(clients: Sequence[int] = (), **columns: Any) -> Row:
     """Return round 3 of a training, which lasted 9 seconds, with ones for these clients.
 
@@ -153,7 +165,9 @@ def row(clients: Sequence[int] = (), **columns: Any) -> Row:
         "weights": ones, "client_seconds": ones, "grad_norms": ones,
     }  # fmt: skip
     made = Row(**usual | columns)
-    arrays = {name: np.array(getattr(made, name), _dtype_of(name)) for name in LISTS}
+    arrays: dict[str, Any] = {
+        name: np.array(getattr(made, name), _dtype_of(name)) for name in LISTS
+    }
     return made._replace(**arrays)
 
 

@@ -114,7 +114,7 @@ def test_a_finished_run_is_not_run_again(sampler: str, tmp_path: Path) -> None:
 
 
 # Endings at the border between two phases.
-ENDINGS = {
+ENDINGS: dict[str, dict[str, Any]] = {
     "time is up in a pilot": {"stop": Stop(seconds=5.0)},
     "the better pilot reaches the target": {"stop": Stop(loss=1.2, rounds=50)},
     "no pilot survives": {"schedule": lambda _: 1e300},
@@ -171,7 +171,7 @@ class Objects(Fixed):
     def init(self, n: int) -> Any:
         return Pair(n, 0)
 
-    def observe(self, state: Any, row: Row) -> Any:  # noqa: ARG002
+    def observe(self, state: Any, row: Row) -> Any:
         return state
 
 

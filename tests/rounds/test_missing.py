@@ -21,7 +21,7 @@ DRAW = Draw(np.array([0, 2, 3]), np.array([0.5, 0.25, 0.75]))
 class Given(Everyone):
     """A design that always draws the same."""
 
-    def draw(self, rng: np.random.Generator) -> Draw:  # noqa: ARG002
+    def draw(self, rng: np.random.Generator) -> Draw:
         return DRAW
 
 
@@ -32,7 +32,7 @@ def started(design: Any = None, n: int = 4, **known: Any) -> Run:
     run = Run(
         fleet, given, schedule=constant(1), stop=Stop(blind=True), seeds=Seeds(0), evaluate_every=0
     )
-    counts = {name: np.array(values) for name, values in known.items()}
+    counts: dict[str, Any] = {name: np.array(values) for name, values in known.items()}
     run.state = run.state._replace(**counts)
     return run
 
@@ -92,7 +92,8 @@ def test_the_aggregate_is_unbiased_once_the_chances_are_known() -> None:
     weights = np.array([0.1, 0.2, 0.3, 0.4])
     chances = np.array([0.3, 0.6, 0.9, 1.0])
     design = WithReplacement([0.4, 0.3, 0.2, 0.1], 3, weights)
-    counts = {"asked": np.full(4, 10**6), "answered": (chances * 10**6).astype(np.int64)}
+    answered = (chances * 10**6).astype(np.int64)
+    counts: dict[str, Any] = {"asked": np.full(4, 10**6), "answered": answered}
     run = started(design)
     totals = []
     for _ in range(6000):

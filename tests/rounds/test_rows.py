@@ -84,7 +84,7 @@ def test_lists_as_long_as_the_clients_share_their_places() -> None:
     ],
 )
 def test_a_row_tells_whether_its_loss_was_evaluated(
-    changes: dict[str, float], evaluated: bool
+    changes: dict[str, Any], evaluated: bool
 ) -> None:
     assert row(**changes).evaluated is evaluated
 

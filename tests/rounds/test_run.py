@@ -260,7 +260,7 @@ def test_an_estimate_that_would_end_the_run_is_checked_first() -> None:
 class Unseen(Fleet):
     """A fleet whose model nobody can evaluate."""
 
-    def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:  # noqa: ARG002
+    def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:
         self.evaluations += due
         return None
 
@@ -304,7 +304,7 @@ def test_those_absent_are_never_drawn_and_the_others_stand_for_the_whole() -> No
 class Late(Fleet):
     """A fleet for which one waits two seconds before every third round."""
 
-    def present(self, round_index: int, seconds: float) -> Presence:  # noqa: ARG002
+    def present(self, round_index: int, seconds: float) -> Presence:
         return Presence(None, 2.0 if round_index % 3 == 0 else 0.0)
 
 
@@ -340,7 +340,7 @@ class Counting:
     def design(self, state: dict[str, int], known: Known) -> Plan:
         return Plan(DESIGN, None, {"rows": state["rows"], "round": known.round})
 
-    def observe(self, state: dict[str, int], row: Row) -> dict[str, int]:  # noqa: ARG002
+    def observe(self, state: dict[str, int], row: Row) -> dict[str, int]:
         return {"n": state["n"], "rows": state["rows"] + 1}
 
 
@@ -356,7 +356,7 @@ def test_a_sampler_sees_every_row_and_its_notes_are_kept() -> None:
 class Remembering(Average):
     """A server that counts how often it was called."""
 
-    def init(self, parameters: FloatArray) -> Any:  # noqa: ARG002
+    def init(self, parameters: FloatArray) -> Any:
         return 0
 
     def apply(
@@ -377,7 +377,7 @@ class InPhases:
     design_: WithReplacement = DESIGN
     lasting: tuple[int, int] = (3, 2)
 
-    def init(self, n: int) -> int:  # noqa: ARG002
+    def init(self, n: int) -> int:
         return 0
 
     def phase(self, state: int) -> Phase:
@@ -386,7 +386,7 @@ class InPhases:
             return Phase(f"trial-{state}", ("pilot-draw", state), START, until)
         return Phase(model="trial-0")
 
-    def design(self, state: int, known: Known) -> WithReplacement:  # noqa: ARG002
+    def design(self, state: int, known: Known) -> WithReplacement:
         return self.design_
 
     def observe(self, state: int, row: Row) -> int:

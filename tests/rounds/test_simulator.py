@@ -14,7 +14,7 @@ from fedpace.conformance.backends import check_backend
 from fedpace.data.shards import Shards, Split
 from fedpace.data.synthetic import synthetic
 from fedpace.models.logistic import Logistic
-from fedpace.rounds.backend import Reply, Task
+from fedpace.rounds.backend import Reply
 from fedpace.rounds.run import train
 from fedpace.rounds.schedules import inverse
 from fedpace.rounds.server import Average
@@ -25,7 +25,7 @@ from fedpace.seeds import Seeds
 from fedpace.times.round_times import Presence, Steady, Varying
 from tests import reference
 
-from .fakes import Fixed
+from .fakes import Fixed, task
 
 FEATURES, CLASSES, ROUNDS = 4, 3, 4
 SIZES = np.array([3, 9, 5, 14, 1])
@@ -39,22 +39,16 @@ def simulator() -> Simulator:
     return Simulator(data, model, Steady(TIMES), Seeds(5), local_steps=5, batch=4)
 
 
-def task(
-    backend: Simulator,
-    clients: Any,
-    parameters: FloatArray | None = None,
-    *,
-    round_index: int = 0,
-    rate: float = 0.1,
-    seconds: float = 0.0,
-) -> Task:
-    start = backend.initial() if parameters is None else parameters
-    return Task(np.array(clients, dtype=np.int64), start, round_index, rate, seconds)
+def submit(
+    backend: Simulator, clients: Any, parameters: FloatArray | None = None, **more: Any
+) -> None:
+    """Give out a task, from the initial model unless said otherwise."""
+    backend.submit(task(clients, backend.initial() if parameters is None else parameters, **more))
 
 
 def asked(backend: Simulator, *arguments: Any, **more: Any) -> Reply:
     """Give out one task, and collect it whole."""
-    backend.submit(task(backend, *arguments, **more))
+    submit(backend, *arguments, **more)
     return backend.collect()
 
 
@@ -250,7 +244,7 @@ def test_usual_times_are_hidden_where_the_server_must_learn_them() -> None:
 def test_a_task_collected_by_its_size_is_a_whole_round() -> None:
     backend, twin = simulator(), simulator()
     whole = asked(backend, [0, 2, 3], round_index=4)
-    twin.submit(task(twin, [0, 2, 3], round_index=4))
+    submit(twin, [0, 2, 3], round_index=4)
     for mine, other in zip(twin.collect(3)[:4], whole[:4], strict=True):
         np.testing.assert_array_equal(mine, other)
 
@@ -258,7 +252,7 @@ def test_a_task_collected_by_its_size_is_a_whole_round() -> None:
 def test_replies_come_in_the_order_of_the_simulated_clock() -> None:
     backend = simulator()
     whole = asked(backend, range(5))
-    backend.submit(task(backend, range(5)))
+    submit(backend, range(5))
     replies = [backend.collect(1) for _ in range(5)]
     assert [int(each.clients[0]) for each in replies] == np.argsort(TIMES).tolist()
     assert sum(each.lasted for each in replies) == pytest.approx(TIMES.max())
@@ -271,7 +265,7 @@ def test_replies_come_in_the_order_of_the_simulated_clock() -> None:
 
 def test_one_may_be_collected_first_and_the_rest_later() -> None:
     backend = simulator()
-    backend.submit(task(backend, range(5)))
+    submit(backend, range(5))
     first, rest = backend.collect(1), backend.collect()
     assert first.clients.tolist() == [1]
     assert first.lasted == 0.5
@@ -282,16 +276,16 @@ def test_one_may_be_collected_first_and_the_rest_later() -> None:
 
 def test_those_that_come_at_the_same_moment_come_together() -> None:
     backend = replace(simulator(), times=Steady(np.array([1.0, 1.0, 2.0, 2.0, 3.0])))
-    backend.submit(task(backend, range(5)))
+    submit(backend, range(5))
     assert [backend.collect(1).clients.tolist() for _ in range(3)] == [[0, 1], [2, 3], [4]]
 
 
 def test_two_tasks_of_different_models_may_be_underway_at_once() -> None:
     backend = simulator()
     old, new = backend.initial(), np.full(backend.model.size, 0.3)
-    backend.submit(task(backend, [2, 3], old, round_index=0))  # come at 3 and 2
+    submit(backend, [2, 3], old, round_index=0)  # come at 3 and 2
     assert backend.collect(1).clients.tolist() == [3]
-    backend.submit(task(backend, [1, 0], new, round_index=1, seconds=2.0))  # come at 2.5 and 3
+    submit(backend, [1, 0], new, round_index=1, seconds=2.0)  # come at 2.5 and 3
     early, both = backend.collect(1), backend.collect()
     assert early.clients.tolist() == [1]
     assert early.lasted == 0.5
@@ -305,8 +299,8 @@ def test_two_tasks_of_different_models_may_be_underway_at_once() -> None:
 
 def test_what_came_while_one_waited_for_something_else_costs_no_time() -> None:
     backend = simulator()
-    backend.submit(task(backend, [1, 4]))  # come at 0.5 and 0.7
-    backend.submit(task(backend, [0], seconds=10.0))
+    submit(backend, [1, 4])  # come at 0.5 and 0.7
+    submit(backend, [0], seconds=10.0)
     assert backend.collect(1).lasted == 0.0
     assert backend.collect(1).lasted == 0.0
     assert backend.collect(1).lasted == 1.0
@@ -314,7 +308,7 @@ def test_what_came_while_one_waited_for_something_else_costs_no_time() -> None:
 
 def test_the_next_round_after_a_partial_one_lasts_as_long_as_its_slowest() -> None:
     backend = simulator()
-    backend.submit(task(backend, [0, 2]))
+    submit(backend, [0, 2])
     backend.collect(1)
     backend.collect(1)
     assert asked(backend, [0, 3], seconds=3.0).lasted == 2.0
@@ -327,7 +321,7 @@ def test_waiting_adds_up_to_the_clock_whatever_is_collected_when(data: st.DataOb
     expected: list[float] = []
     for index in range(data.draw(st.integers(1, 4))):
         clients = sorted(data.draw(st.sets(st.integers(0, 4), min_size=1)))
-        backend.submit(task(backend, clients, round_index=index, seconds=clock))
+        submit(backend, clients, round_index=index, seconds=clock)
         expected += [clock + float(TIMES[i]) for i in clients]
         given_out += len(clients)
         for count in data.draw(st.lists(st.integers(1, 3), max_size=2)):

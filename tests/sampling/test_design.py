@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from fedpace import Draw, Everyone, InputError, Profile, WithReplacement, expected_round_time
 from fedpace.checks import FloatArray
-from fedpace.sampling.design import Design
+from fedpace.sampling.design import Among, Design
 from tests.sampling.fleets import Fleet, fleets, random_fleet
+from tests.sampling.own_design import Halves
 
 EIGHTHS = 8
 
@@ -207,7 +208,7 @@ def test_the_variance_term_is_that_of_its_probabilities() -> None:
         ([1.0, 0.0], 2, [0.5, 0.5], r"q must be positive, got 0 for client 1; .* biased"),
         ([0.5, 0.6], 2, [0.5, 0.5], r"q must sum to 1, got a sum of 1\.1; divide by the sum"),
         ([1.0], 2, [0.5, 0.5], r"q must have one entry per client, got 1 for 2 clients; "),
-        ([0.5, 0.5], 0, [0.5, 0.5], r"k must be at least 1, got 0; give the clients"),
+        ([0.5, 0.5], 0, [0.5, 0.5], r"k must be at least 1, got 0; give 1 or more"),
         ([0.5, 0.5], 2, [0.5, -0.5], r"weights must be positive, got -0\.5 for client 1; "),
         ([0.5, 0.5], 2, [30.0, 10.0], r"weights must sum to 1, got a sum of 40; "),
     ],
@@ -265,6 +266,15 @@ def test_among_twice_is_among_both() -> None:
         other = once.draw(np.random.default_rng(seed))
         np.testing.assert_array_equal(one.clients, other.clients)
         np.testing.assert_allclose(one.weights, other.weights)
+
+
+def test_those_present_of_a_users_own_design_keep_their_numbers() -> None:
+    own = Among(Halves(FOUR[1:] / 0.9, np.ones(3, bool)), np.array([1, 2, 3]), 4)
+    fewer = own.among(np.array([True, False, True, True]))
+    draws = [fewer.draw(np.random.default_rng(seed)) for seed in range(20)]
+    assert {tuple(draw.clients.tolist()) for draw in draws} == {(2,), (3,)}
+    assert fewer.n == 4
+    assert fewer.expected_round_time([9.0, 9.0, 2.0, 4.0]) == 3.0
 
 
 def test_whoever_came_later_than_the_design_is_not_drawn() -> None:

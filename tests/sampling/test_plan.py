@@ -18,7 +18,8 @@ from fedpace import (
     plan,
     variance_term,
 )
-from fedpace.sampling.plan import scheme_named, usual_ks
+from fedpace.sampling.plan import usual_ks
+from fedpace.sampling.schemes import scheme_named
 from tests.sampling.fleets import Fleet, fleets, random_fleet
 
 ks = st.integers(1, 30)
@@ -129,14 +130,17 @@ def test_a_cap_that_the_reference_cannot_keep_is_refused() -> None:
 def test_an_unknown_scheme_is_refused_with_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(InputError) as refused:
         list(plan(Profile(*random_fleet(5, 0)), 3, schemes=[name]))
-    assert str(refused.value) == f"scheme must be a known name, got '{name}'; {hint}"
+    assert (
+        str(refused.value)
+        == f"scheme must be a known name, module:name or file.py:name, got '{name}'; {hint}"
+    )
 
 
 @pytest.mark.parametrize("name", [None, 3, ["uniform"], b"uniform", np.ones(2)])
 def test_what_is_no_name_of_a_scheme_is_refused(name: Any) -> None:
     with pytest.raises(InputError) as refused:
         scheme_named(name)
-    assert str(refused.value).startswith(f"scheme must be a known name, got {name!r}; ")
+    assert str(refused.value).startswith(f"scheme must be a name, got {name!r}; ")
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,7 @@ def test_one_draw_costs_each_client_its_own_time() -> None:
 def test_gradient_and_mean_refuse_what_the_round_time_refuses() -> None:
     with pytest.raises(InputError, match=r"times must be positive, got 0 for client 1; .*drop"):
         round_time_gradient([0.5, 0.5], [1.0, 0.0], 2)
-    with pytest.raises(InputError, match=r"k must be at least 1, got 0; give the clients"):
+    with pytest.raises(InputError, match=r"k must be at least 1, got 0; give 1 or more"):
         round_time_gradient([0.5, 0.5], [1.0, 2.0], 0)
     with pytest.raises(InputError, match=r"q must sum to 1, got a sum of 0\.9; divide by the sum"):
         mean_round_time([0.5, 0.4], [1.0, 2.0])

@@ -1,6 +1,6 @@
 """What every scheme promises, and what each of them is."""
 
-import itertools
+from collections.abc import Callable
 from random import Random
 from typing import cast
 
@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpace import SCHEMES, Everyone, InputError, Profile, WithReplacement
-from fedpace.checks import FloatArray
+from fedpace import SCHEMES, Design, InputError, Profile, WithReplacement
+from fedpace.conformance import check_design
 from tests.sampling.fleets import Fleet, extreme_fleets, fleets, random_fleet, ratios
+from tests.sampling.own_design import halves
 
 SAMPLING = [name for name in SCHEMES if name != "full"]
 SOLVED = ["statistical", "optimal-mean", "optimal-max"]
@@ -23,16 +24,6 @@ def sampling_design(
     design = SCHEMES[name](profile, k, max_weight=cap)
     assert isinstance(design, WithReplacement)
     return design
-
-
-class MiddleOf:
-    """Stands in for a generator that hits the middle of chosen clients' probabilities."""
-
-    def __init__(self, q: FloatArray, clients: tuple[int, ...]) -> None:
-        self.uniforms = (np.cumsum(q) - q / 2)[list(clients)]
-
-    def random(self, size: int) -> FloatArray:
-        return self.uniforms[:size]
 
 
 def test_names_are_those_that_others_rely_on() -> None:
@@ -60,22 +51,9 @@ def test_every_client_of_every_scheme_keeps_a_positive_probability(
     assert design.weights == pytest.approx(fleet.weights, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", SCHEMES)
-@pytest.mark.parametrize("k", [1, 2, 3])
-def test_every_scheme_is_unbiased(name: str, k: int) -> None:
-    fleet = random_fleet(4, 2)
-    design = SCHEMES[name](Profile(*fleet), k)
-    if isinstance(design, Everyone):
-        draw = design.draw(np.random.default_rng(0))
-        assert draw.clients.tolist() == [0, 1, 2, 3]
-        assert draw.weights == pytest.approx(fleet.weights, rel=1e-15)
-        return
-    assert isinstance(design, WithReplacement)
-    mean = np.zeros(4)
-    for clients in itertools.product(range(4), repeat=k):
-        draw = design.draw(cast(np.random.Generator, MiddleOf(design.q, clients)))
-        mean[draw.clients] += np.prod(design.q[list(clients)]) * draw.weights
-    assert mean == pytest.approx(fleet.weights, rel=1e-12)
+@pytest.mark.parametrize("make", [*SCHEMES.values(), halves], ids=[*SCHEMES, "own"])
+def test_every_scheme_is_unbiased(make: Callable[[Profile, int], Design]) -> None:
+    check_design(make)
 
 
 @pytest.mark.parametrize("name", SAMPLING)

@@ -1,6 +1,5 @@
 """The same runs through a real Dask scheduler and worker processes on loopback."""
 
-import json
 import os
 import signal
 import socketserver
@@ -10,49 +9,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from .tiny import LONG, begin, files, run_here, stored, wait_until, write_setup
+from fedpace.studies.runner import Spread, run_study
+from fedpace.studies.store import Store
+
+from .clusters import Cluster, cluster
+from .tiny import LONG, begin, files, run_here, stored, tiny_study, wait_until, write_setup
 
 pytest.importorskip("distributed")
-RUNS = ("--schemes", "uniform,optimal-mean", "--seeds", "8", "--set", LONG[0], "--set", LONG[1])
-COUNT = 16
-
-
-class Cluster(NamedTuple):
-    address: str
-    scheduler: subprocess.Popen[bytes]
-    workers: list[subprocess.Popen[bytes]]
-
-
-def dask(folder: Path, *args: str) -> subprocess.Popen[bytes]:
-    with (folder / f"{args[0]}.log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "dask", *args, "--no-dashboard"],
-            cwd=folder,
-            stdout=log,
-            stderr=log,
-        )
-
-
-@contextmanager
-def cluster(folder: Path, workers: int) -> Iterator[Cluster]:
-    about = folder / "scheduler.json"
-    place = ("--host", "127.0.0.1", "--scheduler-file", str(about))
-    processes = [dask(folder, "scheduler", "--port", "0", *place)]
-    try:
-        wait_until(lambda: about.exists() and about.read_text().endswith("}"))
-        address = json.loads(about.read_text())["address"]
-        for _ in range(workers):
-            processes.append(dask(folder, "worker", address, "--no-nanny", "--nthreads", "1"))
-        yield Cluster(address, processes[0], processes[1:])
-    finally:
-        for process in processes:
-            process.kill()
-        for process in processes:
-            process.wait()
+RUNS = ("--schemes", "uniform,optimal-mean", "--seeds", "4", "--set", LONG[0], "--set", LONG[1])
+COUNT = 8
 
 
 @pytest.fixture(scope="module")
@@ -62,16 +30,20 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return files(folder / "out")
 
 
+@pytest.fixture(scope="module")
+def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("cluster"), workers=2) as there:
+        yield there
+
+
 def test_a_cluster_that_loses_a_worker_gives_the_bytes_of_this_machine(
     tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
     out = tmp_path / "out"
-    with cluster(tmp_path, workers=2) as dask_cluster:
-        process = begin(
-            write_setup(tmp_path), "--out", out, "--scheduler", dask_cluster.address, *RUNS
-        )
+    with cluster(tmp_path, workers=2) as there:
+        process = begin(write_setup(tmp_path), "--out", out, "--scheduler", there.address, *RUNS)
         wait_until(lambda: stored(out) >= COUNT // 4)
-        os.kill(dask_cluster.workers[0].pid, signal.SIGKILL)
+        os.kill(there.workers[0].pid, signal.SIGKILL)
         left = COUNT - len(files(out))
         printed, said = process.communicate(timeout=60)
     assert left > 0, "the worker was killed too late"
@@ -81,13 +53,60 @@ def test_a_cluster_that_loses_a_worker_gives_the_bytes_of_this_machine(
     assert files(out) == reference
 
 
-def test_clients_spread_over_a_cluster_give_the_bytes_of_this_machine(tmp_path: Path) -> None:
+OWN = """
+from fedpace import Average, WithReplacement
+
+def squared(profile, k, *, max_weight=None):
+    q = profile.weights ** 2
+    return WithReplacement(q / q.sum(), k, profile.weights)
+
+class Halving(Average):
+    def apply(self, state, parameters, draw, reply):
+        return parameters + draw.weights @ reply.updates / 2, state
+"""
+
+
+@pytest.mark.parametrize("spread", ["runs", "clients"])
+def test_workers_that_do_not_have_a_users_file_give_the_bytes_of_this_machine(
+    two_workers: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spread: Spread
+) -> None:
+    (tmp_path / "own.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)  # the workers are elsewhere
+    study = tiny_study(tmp_path, "training.server=own.py:Halving")
+    schemes = ["own.py:squared", "uniform"]
+    assert run_study(study, schemes, [0], tmp_path / "here") == (2, ())
+    done = run_study(
+        study, schemes, [0], tmp_path / "there", scheduler=two_workers.address, spread=spread
+    )
+    assert done == (2, ())
+    assert files(tmp_path / "there") == files(tmp_path / "here")
+
+
+def test_a_changed_file_is_another_scheme_to_the_same_workers(
+    two_workers: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = tiny_study(tmp_path)
+    for power in ("2", "3"):
+        (tmp_path / "own.py").write_text(OWN.replace("** 2", f"** {power}"), encoding="utf-8")
+        done = run_study(
+            study, ["own.py:squared"], [0], tmp_path / "out", scheduler=two_workers.address
+        )
+        assert done == (1, ())
+    one, other = Store(tmp_path / "out").runs()
+    assert one.q is not None
+    assert other.q is not None
+    assert (one.q != other.q).any()
+
+
+def test_clients_spread_over_a_cluster_give_the_bytes_of_this_machine(
+    two_workers: Cluster, tmp_path: Path
+) -> None:
     setup = write_setup(tmp_path)
     few = ("--schemes", "uniform,optimal-mean", "--seeds", "1")
     assert run_here(setup, "--out", tmp_path / "here", *few).returncode == 0
-    with cluster(tmp_path, workers=2) as dask_cluster:
-        there = ("--scheduler", dask_cluster.address, "--spread", "clients")
-        done = run_here(setup, "--out", tmp_path / "there", *there, *few)
+    there = ("--scheduler", two_workers.address, "--spread", "clients")
+    done = run_here(setup, "--out", tmp_path / "there", *there, *few)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert files(tmp_path / "there") == files(tmp_path / "here")
@@ -103,10 +122,10 @@ def test_a_lost_scheduler_is_one_line_and_the_same_command_goes_on(
     tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
     out, setup = tmp_path / "out", write_setup(tmp_path)
-    with cluster(tmp_path, workers=1) as dask_cluster:
-        process = begin(setup, "--out", out, "--scheduler", dask_cluster.address, *RUNS)
+    with cluster(tmp_path, workers=1) as there:
+        process = begin(setup, "--out", out, "--scheduler", there.address, *RUNS)
         wait_until(lambda: stored(out) >= 2)
-        dask_cluster.scheduler.kill()
+        there.scheduler.kill()
         _, said = process.communicate(timeout=60)
     assert process.returncode == 2, said
     assert "was lost; what had come back is stored" in said.splitlines()[-1]
@@ -116,15 +135,12 @@ def test_a_lost_scheduler_is_one_line_and_the_same_command_goes_on(
     assert files(out) == reference
 
 
-def test_ctrl_c_leaves_the_cluster_at_once(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_the_cluster_at_once(two_workers: Cluster, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with cluster(tmp_path, workers=1) as dask_cluster:
-        process = begin(
-            write_setup(tmp_path), "--out", out, "--scheduler", dask_cluster.address, *RUNS
-        )
-        wait_until(lambda: stored(out) >= 2)
-        os.killpg(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+    process = begin(write_setup(tmp_path), "--out", out, "--scheduler", two_workers.address, *RUNS)
+    wait_until(lambda: stored(out) >= 1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert f"of {COUNT} runs are stored" in said.splitlines()[-1]
     assert "Traceback" not in said
@@ -160,7 +176,7 @@ def test_an_address_without_a_scheduler_is_one_line(tmp_path: Path) -> None:
 
 def test_without_dask_the_extra_is_named(tmp_path: Path) -> None:
     code = (
-        "import sys; sys.modules['distributed'] = None; from fedpace.cli import main;"
+        "import sys; sys.modules['distributed'] = None; from fedpace.__main__ import main;"
         f"sys.argv = ['fedpace', 'run', {str(write_setup(tmp_path))!r}, '--out', "
         f"{str(tmp_path / 'out')!r}, '--scheduler', 'tcp://127.0.0.1:1']; main()"
     )

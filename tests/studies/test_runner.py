@@ -13,8 +13,8 @@ from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[imp
 
 from fedpace.errors import InputError
 from fedpace.studies.experiment import run_one
-from fedpace.studies.processes import ATTEMPTS, Answer, Job, Order, _Deaths, carried_out
-from fedpace.studies.runner import Standing, checked_jobs, run_study
+from fedpace.studies.processes import Job, Order, carried_out
+from fedpace.studies.runner import Standing, checked_jobs, is_stored, run_study
 from fedpace.studies.store import Store, packed_run, run_key
 from fedpace.studies.study import Study
 
@@ -36,6 +36,10 @@ def reference(study: Study, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     done = run_study(study, SCHEMES, SEEDS, directory, processes=2)
     assert done == (9, ())
     return files(directory)
+
+
+def order(study: Study) -> Order:
+    return Order.of(study, SCHEMES)
 
 
 def fill(directory: Path, contents: dict[str, bytes]) -> None:
@@ -86,22 +90,34 @@ def test_what_is_complete_starts_no_process(
 
 
 @pytest.mark.parametrize("name", [each for each in DAMAGES if each != "a folder"])
-def test_a_damaged_file_is_said_and_its_run_done_again(
+def test_a_damaged_file_is_said_and_does_not_count_as_stored(
     study: Study, tmp_path: Path, reference: dict[str, bytes], name: str
+) -> None:
+    fill(tmp_path, reference)
+    store, job = Store(tmp_path), Job("uniform", 2)
+    said: list[str] = []
+    path = store.find(run_key(study, *job))
+    assert path is not None
+    assert is_stored(store, study, job, said.append)
+    DAMAGES[name](path)
+    assert not is_stored(store, study, job, said.append)
+    # One that bears the name of another run is nobody's: it is left alone.
+    foreign = name == "renamed to another run"
+    assert len(files(tmp_path)) == len(reference) - 1 + foreign
+    assert [("removed and uniform, seed 2 is done again" in line) for line in said] == [True] * (
+        not foreign
+    )
+
+
+def test_the_run_of_a_damaged_file_is_done_again(
+    study: Study, tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
     fill(tmp_path, reference)
     path = Store(tmp_path).find(run_key(study, "uniform", 2))
     assert path is not None
-    DAMAGES[name](path)
-    said: list[str] = []
-    run_study(study, SCHEMES, SEEDS, tmp_path, warn=said.append)
-    assert reference.items() <= files(tmp_path).items()
-    # One that bears the name of another run is nobody's: it is left alone.
-    foreign = name == "renamed to another run"
-    assert len(files(tmp_path)) == len(reference) + foreign
-    assert [("removed and uniform, seed 2 is done again" in line) for line in said] == [True] * (
-        not foreign
-    )
+    DAMAGES["a flipped bit"](path)
+    run_study(study, SCHEMES, SEEDS, tmp_path)
+    assert files(tmp_path) == reference
 
 
 def test_a_run_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
@@ -115,20 +131,20 @@ def test_a_run_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
 
 
 def test_a_bug_in_a_run_is_told_with_its_place(study: Study) -> None:
-    answer = carried_out(Order.of(study), Job("uniform", -1))
+    answer = carried_out(order(study), Job("uniform", -1))
     assert answer.problem.startswith("ValueError: ")
     assert ".py" in answer.problem.rpartition(" (")[2]
     assert not answer.contents
 
 
 def test_a_worker_of_another_version_refuses(study: Study) -> None:
-    answer = carried_out(Order("0.0.0", Order.of(study).study), Job("uniform", 0))
+    answer = carried_out(Order("0.0.0", order(study).study, {}), Job("uniform", 0))
     assert "this is 0.0.0; install the same" in answer.problem
 
 
 def test_linear_algebra_of_a_run_keeps_to_one_thread(study: Study) -> None:
     with threadpool_limits(2):
-        carried_out(Order.of(study), Job("uniform", 0))
+        carried_out(order(study), Job("uniform", 0))
         assert {pool["num_threads"] for pool in threadpool_info()} == {1}
 
 
@@ -177,18 +193,62 @@ def test_it_gives_up_where_processes_cannot_live(study: Study, tmp_path: Path) -
     assert "processes keep dying" in done.failures[-1].reason
 
 
-def test_a_run_has_a_bounded_number_of_attempts() -> None:
+OWN = """
+import os
+import signal
+
+from fedpace import WithReplacement
+
+def squared(profile, k, *, max_weight=None):
+    q = profile.weights ** 2
+    return WithReplacement(q / q.sum(), k, profile.weights)
+
+def deadly(profile, k, *, max_weight=None):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def broken(profile, k, *, max_weight=None):
+    return profile.nothing
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the path of a user's file, relative to where one is."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "own.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return "mine/own.py"
+
+
+def test_a_run_has_a_bounded_number_of_attempts(study: Study, tmp_path: Path, own: str) -> None:
     said: list[str] = []
-    deaths, job, died = _Deaths(said.append), Job("full", 0), Answer(b"", "it died", died=True)
-    fine = Answer(b"run")
-    for _ in range(ATTEMPTS - 1):
-        assert deaths.verdict(job, died) is None
-        assert deaths.verdict(Job("uniform", 0), fine) is fine
-    verdict = deaths.verdict(job, died)
-    assert verdict is not None
-    assert "3 times in all" in verdict.problem
-    assert len(said) == ATTEMPTS - 1
-    assert not deaths.hopeless
+    schemes = [f"{own}:deadly", "uniform"]
+    done = run_study(study, schemes, [0], tmp_path / "out", processes=1, warn=said.append)
+    (failure,) = done.failures
+    assert "its process was killed by signal 9, 3 times in all" in failure.reason
+    assert [("it begins again" in line) for line in said] == [True, True]
+    assert done.stored == 1
+
+
+def test_a_scheme_of_a_users_own_file_runs_in_processes(
+    study: Study, tmp_path: Path, own: str
+) -> None:
+    name = f"{own}:squared"
+    assert run_study(study, [name], [0], tmp_path / "out", processes=1) == (1, ())
+    with threadpool_limits(1):
+        here = packed_run(study, name, 0, run_one(study, name, 0))
+    assert list(files(tmp_path / "out").values()) == [here]
+    (run,) = Store(tmp_path / "out").runs()
+    assert run.scheme == name
+
+
+def test_a_mistake_in_a_users_scheme_is_told_with_its_place(
+    study: Study, tmp_path: Path, own: str
+) -> None:
+    done = run_study(study, [f"{own}:broken"], [0], tmp_path / "out", processes=1)
+    (failure,) = done.failures
+    assert failure.reason.startswith("AttributeError: 'Profile' object has no attribute 'nothing'")
+    assert failure.reason.endswith("(own.py:15)")
 
 
 def test_an_interruption_ends_the_processes_and_keeps_what_is_stored(
@@ -245,6 +305,10 @@ BAD: dict[str, Callable[[Study, Path], object]] = {
     "0 seeds": lambda study, out: run_study(study, ["full"], [], out),
     "seeds from -1": lambda study, out: run_study(study, ["full"], [0, -1], out),
     "processes must be": lambda study, out: run_study(study, ["full"], [0], out, processes=0),
+    "No such file": lambda study, out: run_study(study, ["none.py:mine"], [0], out),
+    "schemes must be a function, a sampler": lambda study, out: run_study(
+        study, ["math:pi"], [0], out
+    ),
 }
 
 
@@ -257,7 +321,9 @@ def test_bad_arguments_are_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("change", ["training.schedule=fast", "devices.times=warp:9"])
+@pytest.mark.parametrize(
+    "change", ["training.schedule=fast", "devices.times=warp:9", "training.server=admiral"]
+)
 def test_a_setting_that_no_run_can_use_is_refused_before_any_run(
     tmp_path: Path, change: str
 ) -> None:
@@ -268,7 +334,7 @@ def test_a_setting_that_no_run_can_use_is_refused_before_any_run(
 
 def test_a_diverging_run_is_stored_as_such_without_warnings(tmp_path: Path) -> None:
     wild = tiny_study(tmp_path, "training.schedule=constant:1e308", "stop.loss=none")
-    answer = carried_out(Order.of(wild), Job("uniform", 0))
+    answer = carried_out(order(wild), Job("uniform", 0))
     assert not answer.problem
     path = Store(tmp_path).save_packed(run_key(wild, "uniform", 0), answer.contents)
     run = Store(tmp_path).load(path)

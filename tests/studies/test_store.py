@@ -13,11 +13,11 @@ import pytest
 
 import fedpace
 from fedpace.errors import InputError
-from fedpace.estimation.adaptive import Outcome
-from fedpace.rounds.history import LISTS
+from fedpace.estimation.pilots import RATIO
+from fedpace.rounds.run import Outcome
+from fedpace.sampling.design import WithReplacement
 from fedpace.studies.experiment import run_one
 from fedpace.studies.store import (
-    NUMBERS,
     DamagedRunError,
     DamagedRunWarning,
     Store,
@@ -25,6 +25,7 @@ from fedpace.studies.store import (
     run_key,
 )
 from fedpace.studies.study import Study
+from tests.rounds.fakes import assert_same_rows
 
 from .tiny import files, tiny_study
 
@@ -50,15 +51,14 @@ def test_a_run_is_read_back_as_it_was(saved: Path, study: Study, outcome: Outcom
     run = Store(saved.parents[1]).load(saved)
     assert (run.study, run.scheme, run.seed) == (study, SCHEME, SEED)
     assert (run.version, run.ended) == (fedpace.__version__, outcome.state.ended)
-    assert repr(run.ratio) == repr(outcome.ratio)  # NaN is not equal to itself
-    assert run.q is not None
-    np.testing.assert_array_equal(run.profile.grad_norms, outcome.profile.grad_norms)
-    for row, original in zip(run.history.rows, outcome.history.rows, strict=True):
-        assert row.phase == original.phase
-        for name in NUMBERS:
-            np.testing.assert_equal(getattr(row, name), getattr(original, name))
-        for name in LISTS:
-            np.testing.assert_array_equal(getattr(row, name), getattr(original, name))
+    assert run.ratio is not None
+    assert repr(run.ratio._asdict()) == repr(outcome.notes[RATIO])  # NaN is not equal to itself
+    assert isinstance(outcome.design, WithReplacement)
+    np.testing.assert_array_equal(run.q, outcome.design.q)
+    for name in ("weights", "times", "grad_norms"):
+        np.testing.assert_allclose(getattr(run.profile, name), getattr(outcome.profile, name))
+    assert run.profile.beta_over_alpha == outcome.profile.beta_over_alpha
+    assert_same_rows(run.history.rows, outcome.history.rows)
 
 
 def test_full_participation_has_no_probabilities(tmp_path: Path, study: Study) -> None:
@@ -78,7 +78,11 @@ def test_the_same_run_is_the_same_file(saved: Path, study: Study, outcome: Outco
 def test_the_key_names_what_changes_numbers(
     study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes = ("training.k=4", "data.seed=1", "stop.loss=1.1", "sampling.c_over_s0=1.0")
+    changes = (
+        "training.k=4", "data.seed=1", "stop.loss=1.1", "sampling.c_over_s0=1.0",
+        "sampling.warm_up=3", "sampling.refresh=4", "devices.known=false", "devices.spell=3",
+        "training.server=adam:0.01", "pilots=none", "network.how=paced",
+    )  # fmt: skip
     keys = {run_key(tiny_study(tmp_path, change), SCHEME, SEED) for change in changes}
     keys |= {run_key(study, SCHEME, SEED), run_key(study, SCHEME, 4), run_key(study, "full", SEED)}
     monkeypatch.setattr(fedpace, "__version__", "0.0.0")
@@ -89,6 +93,45 @@ def test_the_key_names_what_changes_numbers(
 @pytest.mark.parametrize("change", ["name=other", "title=other", "paper.full=1.0"])
 def test_the_key_does_not_depend_on_names(study: Study, tmp_path: Path, change: str) -> None:
     assert run_key(tiny_study(tmp_path, change), SCHEME, SEED) == run_key(study, SCHEME, SEED)
+
+
+def test_the_key_does_not_depend_on_whether_a_usual_setting_is_written_out(
+    study: Study, tmp_path: Path
+) -> None:
+    same = tiny_study(tmp_path, "training.server=average", "devices.known=true", "data.alpha=1.0")
+    assert run_key(same, SCHEME, SEED) == run_key(study, SCHEME, SEED)
+
+
+OWN = "from fedpace import SCHEMES\n\ndef mine(profile, k, *, max_weight=None):\n"
+
+
+@pytest.mark.parametrize("where", ["scheme", "server"])
+def test_the_key_changes_with_a_file_of_a_users_own(
+    study: Study, tmp_path: Path, where: str
+) -> None:
+    path = tmp_path / "own.py"
+
+    def key() -> str:
+        if where == "scheme":
+            return run_key(study, f"{path}:mine", SEED)
+        return run_key(tiny_study(tmp_path, f"training.server={path}:mine"), SCHEME, SEED)
+
+    path.write_text(OWN + "    return SCHEMES['uniform'](profile, k)\n", encoding="utf-8")
+    first = key()
+    assert key() == first
+    path.write_text(OWN + "    return SCHEMES['weighted'](profile, k)\n", encoding="utf-8")
+    assert key() != first
+
+
+def test_a_run_of_a_users_own_file_is_read_back_after_the_file_is_gone(
+    study: Study, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(OWN + "    return SCHEMES['weighted'](profile, k)\n", encoding="utf-8")
+    name = f"{path}:mine"
+    saved = Store(tmp_path).save(study, name, 0, run_one(study, name, 0))
+    path.unlink()
+    assert Store(tmp_path).load(saved).scheme == name
 
 
 def named(folder: Path, key: str, contents: bytes) -> None:

@@ -51,8 +51,27 @@ def test_a_file_gets_the_defaults_for_what_it_leaves_out(tmp_path: Path) -> None
     study = load_study(written(tmp_path))
     assert study.training.k == 10
     assert study.training.clip is None
+    assert study.pilots is not None
     assert study.pilots.thresholds == (1.0,)
     assert study.stop.loss is None
+
+
+def test_pilots_may_be_left_out(tmp_path: Path) -> None:
+    without = SMALL.replace("[pilots]\nthresholds = [1.0]\nrounds = 3\n", "")
+    assert load_study(written(tmp_path, without)).pilots is None
+    assert load_study("simulation-1", ["pilots=none"]).pilots is None
+
+
+def test_a_study_says_how_it_learns_and_what_makes_its_models(tmp_path: Path) -> None:
+    changes = ["sampling.warm_up=5", "sampling.refresh=20", "training.server=adam:0.01",
+               "devices.known=false", "devices.spell=3.5"]  # fmt: skip
+    study = load_study(written(tmp_path), changes)
+    assert (study.sampling.warm_up, study.sampling.refresh) == (5, 20)
+    assert study.training.server == "adam:0.01"
+    assert (study.devices.known, study.devices.spell) == (False, 3.5)
+    usual = load_study(written(tmp_path))
+    assert (usual.sampling.warm_up, usual.sampling.refresh) == (None, None)
+    assert (usual.training.server, usual.devices.known) == ("average", True)
 
 
 def test_a_study_cannot_be_changed(tmp_path: Path) -> None:
@@ -81,6 +100,7 @@ def test_overrides_are_read_as_toml_or_as_plain_text(tmp_path: Path) -> None:
     assert study.sampling.oracle is True
     assert study.devices.times == "uniform:0.2:7"
     assert study.training.schedule == "constant:0.1"
+    assert study.pilots is not None
     assert study.pilots.thresholds == (2.0, 1.5)
     assert study.title == "Another title"
     assert study.paper == {"full": 3.5}
@@ -122,7 +142,9 @@ def test_an_unknown_field_is_refused_with_the_nearest(
         "data.sizes=equal", "data.seed=-1", "devices.busy=1", "devices.busy_factor=0.5",
         "devices.period=0", "sampling.c_over_s0=-1", "sampling.max_weight=0",
         "sampling.oracle=perhaps", "pilots.thresholds=[]", "pilots.rounds=0", "stop.rounds=0",
-        "stop.seconds=0", "model.kind=lenet", "training=5",
+        "stop.seconds=0", "model.kind=lenet", "training=5", "sampling.warm_up=0",
+        "sampling.refresh=0", "sampling.refresh=2.5", "devices.spell=0", "devices.known=perhaps",
+        "training.server=3",
     ],
 )  # fmt: skip
 def test_a_value_outside_its_range_is_refused_by_field_and_value(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from fedpace.__main__ import main
 from fedpace.studies.study import Study, load_study
-from tests.cli.calling import command, run
 
 SETUP = """
 name = "tiny"
@@ -66,10 +70,14 @@ def stored(directory: Path) -> int:
     return sum(name.endswith(".npz") for name in files(directory))
 
 
+def command(*args: object) -> list[str]:
+    return [sys.executable, "-m", "fedpace", "run", *map(str, args)]
+
+
 def begin(*args: object) -> subprocess.Popen[str]:
     """Start `fedpace run` in a session of its own, as a terminal would."""
     return subprocess.Popen(
-        command("run", *args),
+        command(*args),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -77,9 +85,25 @@ def begin(*args: object) -> subprocess.Popen[str]:
     )
 
 
+def finish(*args: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*args), capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+
+
 def run_here(*args: object) -> subprocess.CompletedProcess[str]:
     """Run `fedpace run` in this process, which saves the start of another."""
-    return run("run", *args)
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        patch.setattr(sys, "argv", ["fedpace", "run", *map(str, args)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert isinstance(ended.value.code, int)
+    return subprocess.CompletedProcess((), ended.value.code, out.getvalue(), err.getvalue())
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -14,7 +14,7 @@ from fedpace.errors import InputError, TooFewClientsError
 
 if TYPE_CHECKING:
     from fedpace.lab.calibration import Calibrated
-    from fedpace.lab.state import Lab
+    from fedpace.lab.register import Lab
     from fedpace.studies.study import Study
 
 NAME = typer.Option("--name", help="Name of the lab. Labs with other names are not touched.")
@@ -56,7 +56,7 @@ def up_command(
     options.need_lab()
     from fedpace.data.cache import look_in
     from fedpace.lab.cpu import check_share, parsed_cores
-    from fedpace.lab.fleet import Limits
+    from fedpace.lab.emulated import Limits
     from fedpace.lab.iproute import may_make_networks
     from fedpace.lab.up import bring_up
     from fedpace.studies.experiment import check_at_hand
@@ -96,9 +96,9 @@ def status_command(
 ) -> None:
     """Show the labs: which devices live, and how long their rounds take."""
     options.need_lab()
-    from fedpace.lab.processes import running
-    from fedpace.lab.state import known_labs, read_lab
-    from fedpace.lab.tables import status_line, status_table
+    from fedpace.lab.launch import running
+    from fedpace.lab.register import known_labs, read_lab
+    from fedpace.lab.shown import status_line, status_table
     from fedpace.report.tables import print_tables
 
     names = known_labs(state) if name is None else [name]
@@ -127,7 +127,7 @@ def down_command(
 
 def print_calibration(lab: Lab, found: Calibrated) -> None:
     """Print what was asked against what was measured, and say what cannot be met."""
-    from fedpace.lab.tables import calibration_line, calibration_table, calibration_warnings
+    from fedpace.lab.shown import calibration_line, calibration_table, calibration_warnings
     from fedpace.report.tables import print_tables
 
     print_tables(calibration_table(lab, found))

@@ -21,8 +21,8 @@ from fedpace.errors import InputError, TooFewClientsError
 from fedpace.estimation.policy import named
 
 if TYPE_CHECKING:
-    from fedpace.network.measure import Standing
-    from fedpace.network.server import DeviceServer
+    from fedpace.network.device_server import DeviceServer
+    from fedpace.network.measure import RunProgress
     from fedpace.rounds.rows import Row
     from fedpace.studies.processes import Job
     from fedpace.studies.study import Study
@@ -120,8 +120,8 @@ class _Place(NamedTuple):
 
 
 def _lab(name: str, state: Path | None) -> _Place:
-    from fedpace.lab.fleet import CERTIFICATES
-    from fedpace.lab.state import lab_folder, read_lab
+    from fedpace.lab.emulated import CERTIFICATES
+    from fedpace.lab.register import lab_folder, read_lab
 
     lab = read_lab(name, state)
     certs = lab_folder(name, state) / CERTIFICATES
@@ -164,7 +164,7 @@ def _study(
 
 
 def _server(place: _Place) -> DeviceServer:
-    from fedpace.network.server import DeviceServer
+    from fedpace.network.device_server import DeviceServer
     from fedpace.network.tls import server_context
 
     tls = None if place.certs is None else server_context(place.certs)
@@ -172,7 +172,7 @@ def _server(place: _Place) -> DeviceServer:
 
 
 @contextmanager
-def _shown(study: Study) -> Iterator[tuple[Callable[[Standing], None], output.Say]]:
+def _shown(study: Study) -> Iterator[tuple[Callable[[RunProgress], None], output.Say]]:
     """Return how to show the standing, and how to say something beside it."""
     console = Console(stderr=True)
     rounds = _Rounds(study)
@@ -194,7 +194,7 @@ class _Rounds:
         self._begin = self._begun = 0.0
         self._printed = -math.inf
 
-    def line(self, now: Standing) -> str:
+    def line(self, now: RunProgress) -> str:
         """Return one line."""
         run, row = f"run {now.done + 1} of {now.total}, {now.job}", now.row
         if row is None:
@@ -204,7 +204,7 @@ class _Rounds:
             f"loss {row.loss:.4f}{self._left(now.job, row)}"
         )
 
-    def print_sometimes(self, now: Standing) -> None:
+    def print_sometimes(self, now: RunProgress) -> None:
         """Print a line when a run begins, and again after a while."""
         line = self.line(now)
         if now.row is None or time.monotonic() - self._printed > EVERY:

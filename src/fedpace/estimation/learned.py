@@ -1,44 +1,112 @@
-"""What a run has taught of its clients, and the profile that follows from it."""
+"""What a run has taught of its clients: gradient norms G_i and round times t_i."""
 
 from __future__ import annotations
 
 from typing import TypedDict
 
-from fedpace.estimation.gradients import NormsSeen, estimated_grad_norms, no_norms, see_norms
-from fedpace.estimation.times import TimesSeen, estimated_times, no_times, see_times
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.checks import FloatArray, IntArray
 from fedpace.profile import Profile
+from fedpace.remote.screening import LARGEST_NORM
 from fedpace.rounds.rows import Row
 from fedpace.rounds.sampler import Known
 
+# How much the latest time counts: old ones are forgotten after some ten rounds.
+LATEST = 0.2
+# Not knowing a client is a reason to look, not to look away: one that was never drawn counts as
+# one of the more instructive tenth, and of the faster tenth.
+LARGE_NORM, SHORT_TIME = 0.9, 0.1
+
 
 class Learned(TypedDict):
-    """What replies have taught: gradient norms and times."""
+    """One entry per client: reported norms, squared and summed, and how many; times and how many.
 
-    norms: NormsSeen
-    times: TimesSeen
+    `seconds` is a running mean.
+    """
+
+    squares: FloatArray
+    reports: FloatArray
+    seconds: FloatArray
+    replies: FloatArray
 
 
 def nothing_learned(n: int) -> Learned:
     """Return the state before the first reply."""
-    return Learned(norms=no_norms(n), times=no_times(n))
+    squares, reports, seconds, replies = np.zeros((4, n))
+    return Learned(squares=squares, reports=reports, seconds=seconds, replies=replies)
 
 
-def learn(learned: Learned, row: Row) -> None:
-    """Add a round."""
-    see_norms(learned["norms"], row)
-    see_times(learned["times"], row)
-
-
-def snapshot(learned: Learned) -> Learned:
-    """Return a copy that later rounds do not change."""
+def snapshot(learned: Learned, n: int = 0) -> Learned:
+    """Return a copy that later rounds do not change, for at least `n` clients."""
+    more = np.zeros(max(n - learned["squares"].size, 0))
     return Learned(
-        norms=NormsSeen(
-            total=learned["norms"]["total"].copy(), count=learned["norms"]["count"].copy()
-        ),
-        times=TimesSeen(
-            mean=learned["times"]["mean"].copy(), count=learned["times"]["count"].copy()
-        ),
+        squares=np.append(learned["squares"], more),
+        reports=np.append(learned["reports"], more),
+        seconds=np.append(learned["seconds"], more),
+        replies=np.append(learned["replies"], more),
     )
+
+
+def learn(learned: Learned, row: Row) -> Learned:
+    """Add a round: norms as they were reported, and t ← t + 0.2 (measured − t).
+
+    The first few times count alike: t is the plain mean of up to five. A reply that never came
+    counts as the whole round that was waited for it.
+    """
+    asked = np.concatenate([row.clients, row.missing])
+    newest = int(asked.max(initial=-1)) + 1
+    if newest > learned["squares"].size:
+        learned = snapshot(learned, newest)
+    _add_norms(learned, row)
+    _add_times(learned, row, asked)
+    return learned
+
+
+def _add_norms(learned: Learned, row: Row) -> None:
+    fine = np.isfinite(row.grad_norms)
+    clients = row.clients[fine]
+    learned["squares"][clients] += row.grad_norms[fine] ** 2
+    learned["reports"][clients] += 1
+
+
+def _add_times(learned: Learned, row: Row, asked: IntArray) -> None:
+    measured = np.append(row.client_seconds, np.full(row.missing.size, row.round_seconds))
+    seconds, replies = learned["seconds"], learned["replies"]
+    replies[asked] += 1
+    seconds[asked] += np.maximum(LATEST, 1 / replies[asked]) * (measured - seconds[asked])
+
+
+def estimated_grad_norms(learned: Learned, n: int) -> FloatArray:
+    """Return G_i, the root mean square of the norms that client i reported.
+
+    A client without a report gets the 0.9 quantile of the others, or 1 if nobody reported. More
+    than ten times the median is cut to that, so that nobody buys draws without end.
+
+    Differs from the paper's published code, which takes the largest full-batch norm at the global
+    model: a maximum grows with the number of rounds in which a client happened to be drawn.
+    """
+    every = snapshot(learned, n)
+    norms: FloatArray = np.sqrt(every["squares"] / np.maximum(every["reports"], 1))
+    known = every["reports"] > 0
+    if known.any():
+        norms[known] = np.minimum(norms[known], LARGEST_NORM * np.median(norms[known]))
+    return _filled(norms, known, LARGE_NORM)
+
+
+def estimated_times(learned: Learned, n: int) -> FloatArray:
+    """Return t_i; without any, the 0.1 quantile of the others, or 1 if nobody has one."""
+    every = snapshot(learned, n)
+    known = (every["replies"] > 0) & (every["seconds"] > 0)
+    return _filled(every["seconds"], known, SHORT_TIME)
+
+
+def _filled(values: FloatArray, known: NDArray[np.bool_], quantile: float) -> FloatArray:
+    if not known.any():
+        return np.ones(values.size)
+    values[~known] = np.quantile(values[known], quantile)
+    return values
 
 
 def profile_of(
@@ -49,10 +117,9 @@ def profile_of(
     beta_over_alpha: float | None = None,
 ) -> Profile:
     """Return what is known of all clients, with c in units of S_0, or as given, or S_0."""
-    times = estimated_times(learned["times"], known.n) if known.times is None else known.times
-    norms = estimated_grad_norms(learned["norms"], known.n)
+    times = estimated_times(learned, known.n) if known.times is None else known.times
+    norms = estimated_grad_norms(learned, known.n)
     profile = Profile(known.weights, times, norms, beta_over_alpha)
     if c_over_s0 is None:
         return profile
-    ratio = c_over_s0 * float(profile.importance.sum()) ** 2
-    return Profile(profile.weights, profile.times, profile.grad_norms, ratio)
+    return profile.with_ratio(c_over_s0 * float(profile.importance.sum()) ** 2)

@@ -106,7 +106,7 @@ class Piloted:
         if not row.round:
             state["losses"] = [[row.loss] for _ in PILOTS]
             return state
-        learn(state["learned"], row)
+        state["learned"] = learn(state["learned"], row)
         if state["pilot"] == len(PILOTS):
             state["rounds"] += 1
         else:

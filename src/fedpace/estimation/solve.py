@@ -131,7 +131,7 @@ class Solve:
     def observe(self, state: SolveState, row: Row) -> SolveState:
         """Learn from a round; note what is known where the next design is due."""
         if self._learns and row.round:
-            learn(state["learned"], row)
+            state["learned"] = learn(state["learned"], row)
             state["rounds"] += 1
             if is_due(state["rounds"] - self.warm_up, self.refresh):
                 state["basis"] = snapshot(state["learned"])

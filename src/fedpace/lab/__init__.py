@@ -1,1 +1,1 @@
-"""A lab of devices on one machine, and what devices and their server run anywhere."""
+"""A lab: devices emulated on one machine, each behind a link of its own."""

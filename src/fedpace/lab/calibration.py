@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from fedpace.checks import FloatArray
 from fedpace.lab.shaping import FASTEST
-from fedpace.rounds.backend import Backend
-from fedpace.sampling.design import Draw
+from fedpace.network.measure import medians
+from fedpace.rounds.backend import Backend, Task
 
 # Rounds of each device whose median counts: for the first correction, for the second, and to
 # verify.
@@ -33,18 +33,11 @@ class Calibrated(NamedTuple):
     measured: Measured
 
 
-class SetRates(Protocol):
-    """Makes the links, or the devices, keep given rates in bytes per second."""
-
-    def __call__(self, rates: FloatArray) -> None:
-        """Set them, and return when all devices are there."""
-
-
 def calibrate(
     backend: Backend,
     wanted: FloatArray,
     rates: FloatArray,
-    set_rates: SetRates,
+    set_rates: Callable[[FloatArray], None],
     *,
     at_once: int,
     rng: np.random.Generator,
@@ -63,7 +56,7 @@ def calibrate(
     wanted, rates : arrays of N, seconds and bytes per second
         Round times, and the rates that are set already: `rates_for` computes them.
     set_rates : callable of rates
-        Sets all links.
+        Sets all links, and returns when all devices are there.
     at_once : int
         How many devices train at a time: as many as a round of the study draws, because they
         compete for the cores.
@@ -109,11 +102,11 @@ def measure(backend: Backend, *, at_once: int, rounds: int, rng: np.random.Gener
         order = rng.permutation(n)
         for first in range(0, n, at_once):
             clients = np.sort(order[first : first + at_once])
-            draw = Draw(clients, np.full(clients.size, 1 / clients.size))
-            reply = backend.run(parameters, draw, round_index=index, learning_rate=0.01)
+            backend.submit(Task(clients, parameters, index, learning_rate=0.01, seconds=0.0))
+            reply = backend.collect()
             seconds[index, reply.clients] = reply.seconds
             computing[index, reply.clients] = reply.computing_seconds
-    return Measured(_median(seconds), _median(computing))
+    return Measured(medians(seconds), medians(computing))
 
 
 def errors(wanted: FloatArray, measured: FloatArray) -> FloatArray:
@@ -124,11 +117,3 @@ def errors(wanted: FloatArray, measured: FloatArray) -> FloatArray:
     """
     relative: FloatArray = np.abs(measured - wanted) / wanted
     return relative[np.isfinite(relative)]
-
-
-def _median(values: FloatArray) -> FloatArray:
-    """Return the median of each column's numbers; NaN where it has none."""
-    seen = np.isfinite(values).any(axis=0)
-    medians = np.full(values.shape[1], np.nan)
-    medians[seen] = np.nanmedian(values[:, seen], axis=0)
-    return medians

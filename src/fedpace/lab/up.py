@@ -12,15 +12,14 @@ import numpy as np
 from fedpace.checks import FloatArray
 from fedpace.lab.calibration import Calibrated, calibrate
 from fedpace.lab.down import left_of, take_down
-from fedpace.lab.fleet import CERTIFICATES, Fleet, Limits
+from fedpace.lab.emulated import CERTIFICATES, EmulatedDevices, Limits
 from fedpace.lab.iproute import may_make_networks, need_iproute
 from fedpace.lab.links import raise_network, server_address
-from fedpace.lab.names import Names
+from fedpace.lab.register import Lab, claim, lab_folder, make_folder, taken, write_lab
 from fedpace.lab.shaping import packet_size, rates_for
-from fedpace.lab.state import Lab, claim, lab_folder, make_folder, taken, write_lab
 from fedpace.network.certs import make_certificates
+from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
-from fedpace.network.server import DeviceServer
 from fedpace.network.shard import job_of
 from fedpace.network.tls import server_context
 from fedpace.seeds import Seeds
@@ -69,7 +68,6 @@ def bring_up(
     say : callable of a str
         Told what is done.
     """
-    names = Names(name)
     if left := left_of(name, state):
         raise taken(name, left[0])
     lab = _planned(study, name, _asked(study, times, seed), time_scale, paced=paced)
@@ -77,10 +75,10 @@ def bring_up(
     make_folder(folder)
     claim(lab, folder)  # first, so that the folder is known as this lab's
     try:
-        lab = _connected(lab, names, folder.parent)
+        lab = _connected(lab, folder.parent)
         write_lab(lab, folder)
         make_certificates(folder / CERTIFICATES, lab.device_names, [lab.host, "localhost"])
-        found = _calibrated(Fleet(lab, folder, limits or Limits()), study, seed, say)
+        found = _calibrated(EmulatedDevices(lab, folder, limits or Limits()), study, seed, say)
     except BaseException:
         take_down(name, state)
         raise
@@ -118,20 +116,22 @@ def _asked(study: Study, times: str, seed: int) -> FloatArray:
     return usual_times(times, sizes, Seeds(seed).stream("times"))
 
 
-def _connected(lab: Lab, names: Names, labs: Path) -> Lab:
+def _connected(lab: Lab, labs: Path) -> Lab:
     """Make the network, or find a free port where there is to be none."""
     if lab.how == "namespaces":
-        subnet = raise_network(names, lab.devices, lab.packet, labs)
+        subnet = raise_network(lab.names, lab.devices, lab.packet, labs)
         return replace(lab, host=str(server_address(subnet)))
     with socket.socket() as free:
         free.bind((LOOPBACK, 0))
         return replace(lab, port=free.getsockname()[1])
 
 
-def _calibrated(fleet: Fleet, study: Study, seed: int, say: Callable[[str], None]) -> Calibrated:
+def _calibrated(
+    devices: EmulatedDevices, study: Study, seed: int, say: Callable[[str], None]
+) -> Calibrated:
     """Start the devices, and measure them with real rounds of the study."""
-    lab, wanted = fleet.lab, np.array(fleet.lab.wanted)
-    tls = server_context(fleet.folder / CERTIFICATES)
+    lab, wanted = devices.lab, np.array(devices.lab.wanted)
+    tls = server_context(devices.folder / CERTIFICATES)
     server = DeviceServer(lab.device_names, host=lab.host, port=lab.port, tls=tls)
     try:
         backend = Devices(
@@ -143,12 +143,12 @@ def _calibrated(fleet: Fleet, study: Study, seed: int, say: Callable[[str], None
         )
 
         def set_rates(rates: FloatArray) -> None:
-            fleet.set_rates(rates)
-            fleet.wait(lambda: server.free, say)
+            devices.set_rates(rates)
+            devices.wait(lambda: server.free, say)
 
         rates = rates_for(wanted, 4 * backend.initial().size)
-        fleet.start(rates)
-        fleet.wait(lambda: server.connected, say)
+        devices.start(rates)
+        devices.wait(lambda: server.connected, say)
         backend.prepare(job_of(study, seed, lab.device_names))
         if lab.how == "namespaces":
             set_rates(rates)

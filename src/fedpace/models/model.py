@@ -1,5 +1,7 @@
 """What the simulator asks of a model; parameters are one flat vector."""
 
+from __future__ import annotations
+
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np

@@ -1,1 +1,1 @@
-"""The same loop over a network: devices that keep their data, or a cluster."""
+"""Devices on a network: each keeps its data, and trains when asked."""

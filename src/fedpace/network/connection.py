@@ -37,7 +37,7 @@ class Question(NamedTuple):
         return cls(kind, task, encoded(kind, floats, task=task, **fields), most_floats)
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """What came of a question.
 
     `seconds` run from sending to the arrival of the whole answer, or to giving it up. `problem`
@@ -51,18 +51,29 @@ class Answer(NamedTuple):
     problem: str = ""
 
     @classmethod
-    def lost(cls, client: int) -> Answer:
+    def lost(cls, client: int) -> Response:
         """Return what comes of asking someone who is not there."""
         return cls(client, Frame({}), 0.0, 0, "lost")
+
+
+Tell = Callable[[Response], object]
 
 
 @dataclass
 class _Open:
     question: Question
-    answer: asyncio.Future[Answer]
+    tell: Tell
     sent: float
     until: float
+    timer: asyncio.TimerHandle | None = None
     given_up: bool = False
+
+    def close(self, response: Response) -> None:
+        """Tell who asked, unless they were told that it is given up."""
+        if self.timer is not None:
+            self.timer.cancel()
+        if not self.given_up:
+            self.tell(response)
 
 
 class Connection:
@@ -77,7 +88,7 @@ class Connection:
         Who it is, and the line to it.
     refuse : callable of (client, reason, details)
         Told of everything that is not accepted.
-    freed : callable of (Connection, Answer)
+    freed : callable of (Connection, Response)
         Told when an answer has come and the device can be asked again.
     """
 
@@ -86,7 +97,7 @@ class Connection:
         client: int,
         channel: Channel,
         refuse: Callable[[int, str, str], None],
-        freed: Callable[[Connection, Answer], None],
+        freed: Callable[[Connection, Response], None],
     ) -> None:
         self.client = client
         self.channel = channel
@@ -102,23 +113,22 @@ class Connection:
         """Whether an answer is still to come."""
         return self._open is not None
 
-    def ask(self, question: Question, seconds: float = 0.0) -> asyncio.Future[Answer]:
-        """Send the question; for `seconds` the device may be silent over it."""
-        future = asyncio.get_running_loop().create_future()
+    def ask(
+        self, question: Question, tell: Tell = lambda _: None, seconds: float | None = None
+    ) -> None:
+        """Send the question, and do not wait: `tell` is called once, with what came of it.
+
+        For `seconds` the device may be silent over it, then it is given up; None: never.
+        """
         now = time.monotonic()
         if self._gone or self.owes:
-            future.set_result(Answer.lost(self.client))
-            return future
-        self._open = _Open(question, future, now, now + seconds)
+            tell(Response.lost(self.client))
+            return
+        self._open = _Open(question, tell, now, now + (seconds or 0.0))
+        if seconds is not None:
+            self._open.timer = asyncio.get_running_loop().call_later(seconds, self._give_up)
         self.channel.most_floats = question.most_floats
         self.channel.post(question.frame)
-        return future
-
-    def give_up(self) -> Answer:
-        """Stop waiting; the answer is refused when it comes."""
-        assert self._open is not None
-        self._open.given_up = True
-        return self._closing(self._open, Frame({}), "late")
 
     def beat(self, silence: float) -> bool:
         """Ask for a sign of life; return False if there was none for too long."""
@@ -140,11 +150,15 @@ class Connection:
         self._gone = True
         self.prepared = False
         self.channel.abort()
-        if self._open is not None:
-            answer = self._closing(self._open, Frame({}), problem)
-            if not self._open.answer.done():
-                self._open.answer.set_result(answer)
-            self._open = None
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened.close(self._response(opened, Frame({}), problem))
+
+    def _give_up(self) -> None:
+        """Stop waiting; the answer is refused when it comes."""
+        assert self._open is not None
+        self._open.given_up = True
+        self._open.tell(self._response(self._open, Frame({}), "late"))
 
     def _take(self, frame: Frame) -> None:
         opened = self._open
@@ -153,14 +167,13 @@ class Connection:
         if opened is None:
             raise FrameError(f"a frame '{frame.kind:.20}' that was not asked for")
         problem = self._problem(opened, frame)
-        answer = self._closing(opened, frame, problem)
+        response = self._response(opened, frame, problem)
         if problem:
             self._refuse(self.client, problem, _told(frame))
         self._open = None
         self.channel.most_floats = 0
-        if not opened.answer.done():
-            opened.answer.set_result(answer)
-        self._freed(self, answer)
+        self._freed(self, response)
+        opened.close(response)  # last: who asked may go on at once
 
     def _problem(self, opened: _Open, frame: Frame) -> str:
         if frame.kind == "failed":
@@ -171,9 +184,9 @@ class Connection:
             return "another answer"
         return "late" if opened.given_up else ""
 
-    def _closing(self, opened: _Open, frame: Frame, problem: str) -> Answer:
+    def _response(self, opened: _Open, frame: Frame, problem: str) -> Response:
         seconds = time.monotonic() - opened.sent
-        return Answer(self.client, frame, seconds, len(opened.question.frame), problem)
+        return Response(self.client, frame, seconds, len(opened.question.frame), problem)
 
 
 def _told(frame: Frame) -> str:

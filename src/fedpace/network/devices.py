@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError, TooFewClientsError
 from fedpace.models.model import Model
 from fedpace.network.attendance import GRACE, Attendance
-from fedpace.network.connection import Answer
 from fedpace.network.deadlines import Deadlines
-from fedpace.network.replies import Accepted, Screen
-from fedpace.network.server import DeviceServer
+from fedpace.network.device_server import DeviceServer
+from fedpace.network.inbox import Inbox
+from fedpace.network.screen import Screen
 from fedpace.network.wire import Floats
-from fedpace.rounds.backend import Evaluation, Reply
-from fedpace.sampling.design import Draw
+from fedpace.remote.replies import as_reply
+from fedpace.remote.roster import Roster
+from fedpace.rounds.backend import Evaluation, Reply, Task
 from fedpace.seeds import Seeds
+from fedpace.times.round_times import Presence
 
 # So often is an evaluation that nobody answers tried, each time with twice as long to answer.
 ATTEMPTS = 3
@@ -39,7 +41,7 @@ class Devices:
     model, seeds : Model, Seeds
         For the initial parameters and their number; the data are not here.
     deadline : float > 0, optional
-        Seconds after which a round, or an evaluation, does without those who have not answered.
+        Seconds after which a task, or an evaluation, does without those who have not answered.
         None: three times the largest estimated time among those asked; see `Deadlines`.
     least : int ≥ 1, optional
         While fewer devices are there, wait; None: half of them, rounded up.
@@ -57,7 +59,7 @@ class Devices:
         with DeviceServer(["device-00", "device-01"], port=7100) as server:
             devices = Devices(server, model, Seeds(0))
             devices.prepare({"study": …, "seed": 0})     # goes to every device, now or later
-            outcome = run_known(devices, …)
+            outcome = train(devices, sampler, …)
     """
 
     def __init__(
@@ -72,13 +74,18 @@ class Devices:
         grace: float = GRACE,
         say: Callable[[str], None] | None = None,
     ) -> None:
+        n = len(server.names)
+        least = math.ceil(n / 2) if least is None else least
+        if not 1 <= least <= n:
+            raise InputError(f"least must be from 1 to {n}, the number of devices, got {least}")
         self._server, self._model, self._seeds = server, model, seeds
-        self._attendance = Attendance(server, least, patience=patience, grace=grace, say=say)
-        self._deadlines = Deadlines(len(server.names), deadline)
-        self._evaluations = Deadlines(len(server.names), deadline)  # these last longer, or shorter
-        self._screen = Screen(model.size, server.refuse)
-        self._samples: dict[int, int] = {}
+        self._attendance = Attendance(server, least, patience, grace, say or (lambda _: None))
+        self._deadlines = Deadlines(n, deadline)
+        self._evaluations = Deadlines(n, deadline)  # these last longer, or shorter
+        self._counts = Roster(server.names)
+        self._screen = Screen(model.size, server.refuse, self._counts)
         self._weights: FloatArray | None = None
+        self._inbox = Inbox()
 
     def prepare(self, job: dict[str, Any], samples: Mapping[str, int] | None = None) -> None:
         """Send the job to every device, and wait until all have answered with their counts.
@@ -100,21 +107,29 @@ class Devices:
         TooFewClientsError
             If fewer than `least` are ready after `patience` seconds.
         """
-        known = self._numbered(samples or {})
-        screen = self._screen = Screen(self._model.size, self._server.refuse, known)
+        names = self._server.names
+        if unknown := [name for name in samples or () if name not in names]:
+            raise InputError(
+                f"devices must be those that the run began with, got none named '{unknown[0]}'; "
+                "give the same names"
+            )
+        roster = Roster(names, samples)
+        screen = self._screen = Screen(self._model.size, self._server.refuse, roster)
         self._server.give(
             job,
             floats=self._model.size,
             accept=lambda client, frame: screen.count(client, frame.header.get("samples")),
         )
         self._attendance.wait_for_all()
-        self._samples = known or screen.samples
-        self._weights = _shares(self._samples, len(self._server.names))
+        self._attendance.waited = 0.0  # training has not begun
+        # A copy: whoever joins later does not change the weights of this run.
+        self._counts = Roster(names, samples or roster.samples)
+        self._weights = self._counts.weights
 
     @property
     def samples(self) -> dict[str, int]:
         """The counts that the weights follow from, by name; keep them for `prepare`."""
-        return {self._server.names[i]: count for i, count in sorted(self._samples.items())}
+        return self._counts.samples
 
     @property
     def refusals(self) -> Counter[tuple[int, str]]:
@@ -141,54 +156,75 @@ class Devices:
         """Return the model's initial parameters."""
         return self._model.initial(self._seeds.stream("init"))
 
-    def present(self) -> NDArray[np.bool_]:
-        """Return which devices are there, prepared, and owe no answer; wait for `least`.
+    def present(self, round_index: int, seconds: float) -> Presence:  # noqa: ARG002
+        """Return who is there, prepared, and owes no answer; wait for `least`, those at work too.
+
+        What an evaluation before has waited counts as well.
 
         Raises
         ------
         TooFewClientsError
             If there are fewer after `patience` seconds.
         """
-        free = self._attendance.wait_for_least()
         mask = np.zeros(len(self._server.names), dtype=np.bool_)
-        mask[free] = True
-        return mask
+        mask[self._attendance.wait_for_least(self._inbox.at_work)] = True
+        waited, self._attendance.waited = self._attendance.waited, 0.0
+        return Presence(mask, waited)
 
-    def run(
-        self, parameters: FloatArray, draw: Draw, *, round_index: int, learning_rate: float
-    ) -> Reply:
-        """Send the model to the drawn, and return what comes back before the deadline."""
+    def submit(self, task: Task) -> None:
+        """Send the model to the clients of a task, and do not wait."""
         self._learn_from_the_late()
-        task = {"round": round_index, "learning_rate": learning_rate}
-        answers = self._server.ask(
+        clients = task.clients.tolist()
+        self._inbox.expect(clients)
+        self._server.ask(
             "train",
-            dict.fromkeys(draw.clients.tolist(), task),
-            _sent(parameters),
+            clients,
+            _sent(task.parameters),
+            self._inbox.put,
+            seconds=self._deadlines.wait(task.clients),
             most_floats=self._model.size,
-            seconds=self._deadlines.wait(draw.clients),
+            round=task.round_index,
+            learning_rate=task.learning_rate,
         )
-        accepted = self._screen.updates(answers)
+
+    def collect(self, count: int | None = None) -> Reply:
+        """Wait for the next `count` of those at work, or for all, each until its deadline.
+
+        A round lasts as long as its slowest reply, or as the longest wait for one that did not
+        come. Without a barrier, what passed since the last replies counts.
+        """
+        came, waited = self._inbox.take(count)
+        accepted = self._screen.updates(came)
         for each in accepted:
             self._deadlines.observe(each.client, each.seconds)
-        return _reply(answers, accepted, self._model.size)
+        here = {each.client for each in accepted}
+        missing = [each for each in came if each.client not in here]
+        refused = [each.client for each in missing if each.problem not in ("lost", "late")]
+        if missing and waited is None:
+            waited = max(each.seconds for each in came)
+        return as_reply(accepted, length=self._model.size, refused=refused, waited=waited)
 
-    def evaluate(self, parameters: FloatArray) -> Evaluation:
-        """Ask all who are present for their loss and for what they classify right.
+    def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:
+        """Ask all who are free for their loss and for what they classify right; None if not `due`.
 
         The mean is over those who answer. A model whose loss is not finite on most of them has
         diverged: the loss is NaN.
         """
+        if not due:
+            return None
         sent = _sent(parameters)
+        inbox = Inbox()
         for attempt in range(ATTEMPTS):
-            clients = np.flatnonzero(self.present())
+            clients = self._attendance.wait_for_least(self._inbox.at_work)
             self._learn_from_the_late()
-            seconds = 2**attempt * self._evaluations.wait(clients)
-            fields: dict[int, dict[str, Any]] = {client: {} for client in clients.tolist()}
-            answers = self._server.ask("evaluate", fields, sent, seconds=seconds)
-            for answer in answers:
-                if not answer.problem:
-                    self._evaluations.observe(answer.client, answer.seconds)
-            evaluation = self._screen.evaluation(answers)
+            seconds = 2**attempt * self._evaluations.wait(np.array(clients))
+            inbox.expect(clients)
+            self._server.ask("evaluate", clients, sent, inbox.put, seconds=seconds)
+            came, _ = inbox.take()
+            for each in came:
+                if not each.problem:
+                    self._evaluations.observe(each.client, each.seconds)
+            evaluation = self._screen.evaluation(came)
             if evaluation is not None:
                 return evaluation
         raise TooFewClientsError(
@@ -198,49 +234,12 @@ class Devices:
         )
 
     def _learn_from_the_late(self) -> None:
-        for answer in self._server.late():
-            evaluated = answer.frame.kind == "counts"
+        for response in self._server.late():
+            evaluated = response.frame.kind == "counts"
             deadlines = self._evaluations if evaluated else self._deadlines
-            deadlines.observe(answer.client, answer.seconds)
-
-    def _numbered(self, samples: Mapping[str, int]) -> dict[int, int]:
-        numbers = {name: client for client, name in enumerate(self._server.names)}
-        if unknown := [name for name in samples if name not in numbers]:
-            raise InputError(
-                f"devices must be those that the run began with, got none named '{unknown[0]}'; "
-                "give the same names"
-            )
-        return {numbers[name]: count for name, count in samples.items()}
-
-
-def _shares(samples: Mapping[int, int], n: int) -> FloatArray:
-    """Return n_i / Σ n; those who are not known count as the mean of the others."""
-    known = np.array(list(samples.values()), dtype=np.float64)
-    counts = np.full(n, known.mean())
-    counts[list(samples)] = known
-    weights: FloatArray = counts / counts.sum()
-    return weights
+            deadlines.observe(response.client, response.seconds)
 
 
 def _sent(parameters: FloatArray) -> Floats:
     with np.errstate(over="ignore"):  # a model that has diverged so far is said to have
         return parameters.astype(np.float32)
-
-
-def _reply(answers: list[Answer], accepted: list[Accepted], length: int) -> Reply:
-    """Return the columns of what was accepted, and who is missing."""
-    here = {each.client for each in accepted}
-    missing = [answer for answer in answers if answer.client not in here]
-    refused = [each.client for each in missing if each.problem not in ("lost", "late")]
-    return Reply(
-        np.array([each.client for each in accepted], dtype=np.int64),
-        np.array([each.update for each in accepted]).reshape(len(accepted), length),
-        np.array([each.seconds for each in accepted], dtype=np.float64),
-        np.array([each.grad_norm for each in accepted], dtype=np.float64),
-        losses=np.array([each.loss for each in accepted], dtype=np.float64),
-        computing_seconds=np.array([each.computing for each in accepted], dtype=np.float64),
-        bytes_down=np.array([each.bytes_down for each in accepted], dtype=np.int64),
-        bytes_up=np.array([each.bytes_up for each in accepted], dtype=np.int64),
-        refused=np.array(refused, dtype=np.int64),
-        waited=max(answer.seconds for answer in answers) if missing else None,
-    )

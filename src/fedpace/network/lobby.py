@@ -7,12 +7,13 @@ import contextlib
 import logging
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from fedpace.network.connection import Answer, Connection, Question
+from fedpace.network.connection import Connection, Question, Response, Tell
 from fedpace.network.tls import certified_name
 from fedpace.network.wire import Channel, Frame, FrameError, encoded
+from fedpace.remote.roster import Roster
 
 # A device that says nothing for so many seconds after connecting, or is not done with the TLS
 # handshake, is not let in.
@@ -26,8 +27,8 @@ GONE = (OSError, EOFError, TimeoutError)
 logger = logging.getLogger(__name__)
 
 
-class Job(NamedTuple):
-    """What devices are to prepare for; `accept` looks at the answer of each."""
+class Assignment(NamedTuple):
+    """The job that devices are to prepare for; `accept` looks at the answer of each."""
 
     number: int
     question: Question
@@ -54,14 +55,12 @@ class Lobby:
         changed: Callable[[], None],
     ) -> None:
         self.connections: dict[int, Connection] = {}
-        self.late: list[Answer] = []
+        self.late: list[Response] = []
         self.away_since = dict.fromkeys(range(len(names)), time.monotonic())
-        self._names = names
-        self._clients = {name: i for i, name in enumerate(names)}
+        self._roster = Roster(names)
         self._refuse = refuse
         self._changed = changed
-        self._job: Job | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._assignment: Assignment | None = None
         self._closing = False
 
     async def listen(
@@ -76,7 +75,7 @@ class Lobby:
             backlog=BACKLOG,
             ssl_handshake_timeout=None if tls is None else HELLO,
         )
-        self._tasks.add(asyncio.create_task(self._beat(heartbeat, silence)))
+        self._heart = asyncio.create_task(self._beat(heartbeat, silence))
         address = self._server.sockets[0].getsockname()
         return str(address[0]), int(address[1])
 
@@ -84,32 +83,22 @@ class Lobby:
         self, job: dict[str, Any], floats: int, accept: Callable[[int, Frame], bool]
     ) -> None:
         """Replace the job: those who are there get it now, others when they come."""
-        number = self._job.number + 1 if self._job is not None else 1
+        number = self._assignment.number + 1 if self._assignment is not None else 1
         question = Question.about("job", -number, job=job, size=floats)
-        self._job = Job(number, question, accept)
+        self._assignment = Assignment(number, question, accept)
         for connection in self.connections.values():
             connection.prepared = False
             self._offer(connection)
 
-    async def ask(self, questions: Mapping[int, Question], seconds: float) -> list[Answer]:
-        """Ask all, and wait until each has answered or is gone, or the time is over."""
-        asked = {
-            client: self.connections[client].ask(question, seconds)
-            for client, question in questions.items()
-            if client in self.connections
-        }
-        connections = {client: self.connections[client] for client in asked}
-        if asked:
-            await asyncio.wait(asked.values(), timeout=seconds)
-        answers = []
-        for client in questions:
-            if client not in asked:
-                answers.append(Answer.lost(client))
-            elif asked[client].done():
-                answers.append(asked[client].result())
+    async def ask(
+        self, clients: Iterable[int], question: Question, tell: Tell, seconds: float
+    ) -> None:
+        """Ask clients, and do not wait: `tell` is called with what came of it, once for each."""
+        for client in clients:
+            if client in self.connections:
+                self.connections[client].ask(question, tell, seconds)
             else:
-                answers.append(connections[client].give_up())
-        return answers
+                tell(Response.lost(client))
 
     async def end(self, *, goodbye: bool) -> None:
         """Take leave of all devices, stop listening, and close every connection."""
@@ -136,13 +125,10 @@ class Lobby:
             await asyncio.sleep(heartbeat)
             for connection in list(self.connections.values()):
                 if not connection.beat(silence):
-                    logger.warning("%s: silent for too long", self._names[connection.client])
+                    logger.warning("%s: silent for too long", self._roster.names[connection.client])
                     connection.end()
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
         channel = Channel(reader, writer)
         try:
             if self._closing:  # it was at its handshake when we began to
@@ -156,7 +142,6 @@ class Lobby:
         except asyncio.CancelledError:
             pass  # the server is closing
         finally:
-            self._tasks.discard(task)
             channel.abort()
 
     async def _admitted(self, channel: Channel) -> int | None:
@@ -164,12 +149,12 @@ class Lobby:
         frame = await channel.receive()
         name = str(frame.header.get("name"))
         reason = ""
-        if frame.kind != "hello" or name not in self._clients:
+        if frame.kind != "hello" or name not in self._roster:
             reason = "this name is not expected"
         elif channel.is_encrypted and certified_name(channel.certificate) != name:
             reason = "the certificate is for another name"
         if not reason:
-            return self._clients[name]
+            return self._roster.number(name)
         logger.warning("a device that calls itself '%.40s' is not let in: %s", name, reason)
         await channel.send(encoded("refused", message=reason))
         with contextlib.suppress(*GONE):
@@ -198,17 +183,18 @@ class Lobby:
 
     def _offer(self, connection: Connection) -> None:
         """Give the job to a device that does not have it yet."""
-        if self._job is not None and connection.job != self._job.number and not connection.owes:
-            connection.job = self._job.number
-            connection.ask(self._job.question)
+        given = self._assignment
+        if given is not None and connection.job != given.number and not connection.owes:
+            connection.job = given.number
+            connection.ask(given.question)
 
-    def _freed(self, connection: Connection, answer: Answer) -> None:
+    def _freed(self, connection: Connection, response: Response) -> None:
         """Look at an answer; the device can be asked again."""
-        job = self._job
-        if job is not None and answer.frame.kind == "ready" and not answer.problem:
-            current = connection.job == job.number
-            connection.prepared = current and job.accept(connection.client, answer.frame)
-        if answer.problem == "late":
-            self.late.append(answer)
+        given = self._assignment
+        if given is not None and response.frame.kind == "ready" and not response.problem:
+            current = connection.job == given.number
+            connection.prepared = current and given.accept(connection.client, response.frame)
+        if response.problem == "late":
+            self.late.append(response)
         self._offer(connection)
         self._changed()

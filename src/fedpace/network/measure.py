@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,17 +12,16 @@ import numpy as np
 
 import fedpace
 from fedpace.checks import FloatArray
-from fedpace.estimation.adaptive import Live
+from fedpace.estimation.policy import named
 from fedpace.files import write_text
+from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
-from fedpace.network.server import DeviceServer
 from fedpace.network.shard import job_of
 from fedpace.rounds.checkpoint import Checkpoint
-from fedpace.rounds.journal import Found, Journal
 from fedpace.rounds.rows import Row
-from fedpace.rounds.state import State
+from fedpace.rounds.server import server_named
 from fedpace.seeds import Seeds
-from fedpace.studies.experiment import known_scheme, model_of, parsed_schedule, run_with
+from fedpace.studies.experiment import model_of, parsed_schedule, run_with
 from fedpace.studies.processes import Job
 from fedpace.studies.runner import is_stored
 from fedpace.studies.store import Store, run_key
@@ -36,7 +33,7 @@ TIMES = "times.txt"
 SAMPLES = "samples"
 
 
-class Standing(NamedTuple):
+class RunProgress(NamedTuple):
     """How far the runs are: which one is being done, and its last finished round, if any."""
 
     job: Job
@@ -63,7 +60,7 @@ def run_on_devices(
     server: DeviceServer,
     *,
     waiting: Waiting,
-    progress: Callable[[Standing], object],
+    progress: Callable[[RunProgress], object],
     say: Callable[[str], None],
 ) -> None:
     """Run all jobs and store each when it is finished; what is stored is not run again.
@@ -74,18 +71,23 @@ def run_on_devices(
     store = Store(directory)
     store.tidy()
     for done, job in enumerate(jobs):
-        progress(Standing(job, done, len(jobs)))
+        standing = RunProgress(job, done, len(jobs))
+        progress(standing)
         if is_stored(store, study, job, say):
             _forget_checkpoint(study, job, directory)
             continue
         journal = checkpoint_of(study, job, directory)
-        shown = partial(Standing, job, done, len(jobs))
-        watched = Watched(journal, lambda row, shown=shown: progress(shown(row)))  # type: ignore[misc]
         devices = _devices(study, job, server, waiting, say)
         # The weights of a run are those that it began with, whoever is there after a restart.
         devices.prepare(job_of(study, job.seed, server.names), journal.notes.get(SAMPLES))
         journal.notes[SAMPLES] = devices.samples
-        outcome = run_with(devices, study, *job, live=_live(study, watched))
+        outcome = run_with(
+            devices,
+            study,
+            *job,
+            journal=journal,
+            watch=lambda row, standing=standing: progress(standing._replace(row=row)),  # type: ignore[misc]
+        )
         store.save(study, job.scheme, job.seed, outcome)
         journal.remove()
 
@@ -93,7 +95,8 @@ def run_on_devices(
 def jobs_of(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> list[Job]:
     """Return the runs in their order: every scheme with the first seed, then with the next."""
     for scheme in schemes:
-        known_scheme(scheme)
+        named(scheme, argument="schemes")
+    server_named(study.training.server)
     parsed_schedule(study.training.schedule)
     return [Job(scheme, seed) for seed in seeds for scheme in schemes]
 
@@ -121,25 +124,6 @@ def _forget_checkpoint(study: Study, job: Job, directory: Path) -> None:
         _checkpoint_path(study, job, directory).unlink(missing_ok=True)
 
 
-@dataclass(frozen=True)
-class Watched:
-    """A journal that shows every round that it keeps."""
-
-    journal: Checkpoint
-    show: Callable[[Row], object]
-
-    def resume(self, phase: str) -> Found | None:
-        """Return how far the phase had got."""
-        return self.journal.resume(phase)
-
-    def record(
-        self, phase: str, state: State, row: Row, rng: np.random.Generator | None = None
-    ) -> None:
-        """Keep a round, then show it."""
-        self.journal.record(phase, state, row, rng)
-        self.show(row)
-
-
 def write_times(study: Study, jobs: Sequence[Job], directory: Path, clients: int) -> Path:
     """Write each client's usual seconds, one per line, as the simulator reads them.
 
@@ -159,22 +143,22 @@ def usual_seconds(runs: Sequence[Sequence[Row]], clients: int) -> FloatArray:
     of each client, counts for no more than any other. A client that never answered gets the
     median of the others.
     """
-    medians = np.full((len(runs), clients), np.nan)
+    usual = np.full((len(runs), clients), np.nan)
     for index, rows in enumerate(runs):
         drawn = np.concatenate([row.clients for row in rows])
         seconds = np.concatenate([row.client_seconds for row in rows])
         for client in np.unique(drawn).tolist():
-            medians[index, client] = np.median(seconds[drawn == client])
-    return _filled(np.array([_median(column) for column in medians.T]))
+            usual[index, client] = np.median(seconds[drawn == client])
+    times = medians(usual)
+    return np.where(np.isfinite(times), times, medians(times[:, np.newaxis]))
 
 
-def _median(values: FloatArray) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if known.size else math.nan
-
-
-def _filled(times: FloatArray) -> FloatArray:
-    return np.where(np.isfinite(times), times, _median(times))
+def medians(values: FloatArray) -> FloatArray:
+    """Return the median of each column's numbers; NaN where it has none."""
+    known = np.isfinite(values).any(axis=0)
+    found = np.full(values.shape[1], np.nan)
+    found[known] = np.nanmedian(values[:, known], axis=0)
+    return found
 
 
 def _devices(
@@ -194,8 +178,3 @@ def _devices(
         patience=waiting.patience,
         say=say,
     )
-
-
-def _live(study: Study, journal: Journal) -> Live:
-    every = 1 if study.network is None else study.network.evaluate_every
-    return Live(journal, evaluate_every=every)

@@ -10,22 +10,7 @@ import numpy as np
 
 from fedpace.checks import FloatArray
 from fedpace.network.wire import Frame, encoded
-
-
-class Counts(Protocol):
-    """A client's share in an evaluation."""
-
-    @property
-    def loss(self) -> float:
-        """F_i(w), the mean over its training samples."""
-
-    @property
-    def correct(self) -> int:
-        """How many of the samples held out are classified right."""
-
-    @property
-    def held_out(self) -> int:
-        """How many are held out."""
+from fedpace.rounds.local import Counted
 
 
 class Trainer(Protocol):
@@ -43,7 +28,7 @@ class Trainer(Protocol):
     def loss(self, parameters: FloatArray) -> float:
         """Return F_i(w)."""
 
-    def evaluate(self, parameters: FloatArray) -> Counts:
+    def evaluate(self, parameters: FloatArray) -> Counted:
         """Return the mean training loss, and how many of those held out are right."""
 
 
@@ -71,13 +56,8 @@ def trained(trainer: Trainer, frame: Frame) -> bytes:
 def counted(trainer: Trainer, frame: Frame) -> bytes:
     """Evaluate the model in the frame; return the answer to send."""
     counts = trainer.evaluate(frame.floats.astype(np.float64))
-    return encoded(
-        "counts",
-        task=frame.header["task"],
-        loss=_plain(counts.loss),
-        correct=counts.correct,
-        held_out=counts.held_out,
-    )
+    said = counts._asdict() | {"loss": _plain(counts.loss)}
+    return encoded("counts", task=frame.header["task"], **said)
 
 
 def _plain(value: float) -> float | None:

@@ -78,7 +78,7 @@ class Border:
 
     def grad_norm(self, client: int, value: object) -> float:
         """Return a reported gradient norm, at most ten times the median of the others."""
-        norm = _number("the gradient norm", value)
+        norm = finite("the gradient norm", value)
         if norm < 0:
             raise BadReplyError(f"the gradient norm is negative: {norm:g}")
         usual = self._norms.median_of_others(client)
@@ -89,20 +89,18 @@ class Border:
 
     def seconds(self, value: object) -> float:
         """Return a reported duration."""
-        seconds = _number("the time", value)
+        seconds = finite("the time", value)
         if seconds < 0:
             raise BadReplyError(f"the time is negative: {seconds:g}")
         return seconds
 
     def count(self, value: object) -> int:
         """Return a number of samples."""
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**53:
-            raise BadReplyError(f"the number of samples is no positive integer: {value!r:.40}")
-        return value
+        return whole("the number of samples", value, least=1)
 
     def loss(self, client: int, value: object) -> float:
         """Return a reported loss, between a tenth and ten times the median of the others'."""
-        loss = _number("the loss", value)
+        loss = finite("the loss", value)
         usual = self._losses.median_of_others(client)
         if usual is not None and usual > 0:
             loss = min(max(loss, usual / WIDEST_LOSS), usual * WIDEST_LOSS)
@@ -139,7 +137,8 @@ class _Latest:
             del self._ordered[bisect_left(self._ordered, self._of.pop(client))]
 
 
-def _number(name: str, value: object) -> float:
+def finite(name: str, value: object) -> float:
+    """Return a value that is a finite number."""
     try:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError
@@ -149,3 +148,11 @@ def _number(name: str, value: object) -> float:
     except (TypeError, ValueError, OverflowError):
         raise BadReplyError(f"{name} is no finite number: {value!r:.40}") from None
     return number
+
+
+def whole(name: str, value: object, *, least: int = 0) -> int:
+    """Return a value that is a whole number, 0 or more, or positive with `least` 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**53:
+        kind = "positive integer" if least else "whole number"
+        raise BadReplyError(f"{name} is no {kind}: {value!r:.40}")
+    return value

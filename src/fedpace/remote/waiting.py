@@ -31,6 +31,7 @@ def waited_for(
     missing: Callable[[], str],
     remedy: str,
     say: Callable[[str], None],
+    quiet: float = 0.0,
     clock: Clock = WALL,
 ) -> T:
     """Look until there is something to see, and return it.
@@ -48,7 +49,9 @@ def waited_for(
     remedy : str
         What to do about it, for the error.
     say : callable of a str
-        Told at once what is waited for, and again every ten seconds.
+        Told what is waited for, and again every ten seconds.
+    quiet : float, seconds
+        Before it is told for the first time.
     clock : Clock
         The time; its `sleep` may return early when something changes.
 
@@ -58,7 +61,7 @@ def waited_for(
         If it is not there after `patience` seconds.
     """
     began = clock.now()
-    reminded = -REMINDER
+    reminded = quiet - REMINDER
     while (seen := look()) is None:
         waited = clock.now() - began
         if waited >= patience:

@@ -1,5 +1,7 @@
 """What is told every finished round, and knows where to go on."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 

@@ -72,7 +72,8 @@ SCALARS = tuple(name for name in Row._fields if name not in LISTS)
 def packed_rows(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
     """Return the rows as arrays: one per number, and lists end to end with where each begins.
 
-    Lists that are as long as `clients` share its offsets; empty ones are left out.
+    Lists that are as long as `clients` share its offsets; optional ones that are empty are left
+    out.
     """
     arrays = {name: np.array([getattr(row, name) for row in rows]) for name in SCALARS}
     for name in ("clients", *LISTS):
@@ -80,7 +81,7 @@ def packed_rows(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
         offsets = np.cumsum([0, *map(len, lists)])
         if name == "clients":
             arrays["offsets"] = offsets
-        elif offsets[-1] == 0:
+        elif offsets[-1] == 0 and name in Row._field_defaults:
             continue
         elif (offsets != arrays["offsets"]).any():
             arrays[f"{name}-offsets"] = offsets

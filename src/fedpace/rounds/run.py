@@ -326,28 +326,14 @@ def train(
     backend: Backend,
     sampler: Sampler,
     *,
-    schedule: Schedule,
-    stop: Stop,
-    seeds: Seeds,
-    server: Server | None = None,
-    evaluate_every: int = 1,
-    journal: Journal | None = None,
     watch: Callable[[Row], object] | None = None,
+    **how: Any,
 ) -> Outcome:
     """Train until `stop` says so; the arguments are those of `Run`.
 
     `watch` is called with every row as it comes.
     """
-    run = Run(
-        backend,
-        sampler,
-        schedule=schedule,
-        stop=stop,
-        seeds=seeds,
-        server=server,
-        evaluate_every=evaluate_every,
-        journal=journal,
-    )
+    run = Run(backend, sampler, **how)
     while not run.ended:
         with np.errstate(over="ignore", invalid="ignore"):
             backend.submit(run.draw())

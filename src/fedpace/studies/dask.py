@@ -53,7 +53,7 @@ def run_spread(
     """
     distributed = _distributed()
     client = _connected(distributed, scheduler, warn)
-    study = order.opened()
+    study = Study.model_validate_json(order.study)
     try:
         for job in jobs:
             begin = time.perf_counter()

@@ -119,7 +119,7 @@ def measured_profile(study: Study, backend: Backend, seeds: Seeds) -> Profile:
     )
     learned = nothing_learned(backend.weights.size)
     for row in outcome.history.rows:
-        learn(learned, row)
+        learned = learn(learned, row)
     known = Known(backend.weights, backend.usual_times)
     return profile_of(learned, known, c_over_s0=study.sampling.c_over_s0)
 

@@ -130,6 +130,8 @@ class Varying:
         if self.noise:
             z = self.seeds.stream("time", round_index, client).standard_normal()
             log += self.noise * z - self.noise**2 / 2
+        if not (self.drift or self.busy):
+            return float(np.exp(log))
         phase = self.seeds.stream("time-phase", client).random()
         if self.drift:
             log += self.drift * np.sin(2 * np.pi * (seconds / self.period + phase))

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from fedpace.errors import listed
 from fedpace.lab.calibration import Calibrated, errors
-from fedpace.lab.processes import memory
-from fedpace.lab.state import Lab
+from fedpace.lab.launch import memory
+from fedpace.lab.register import Lab
 
 # Above this median error a lab does not do what was asked for.
 MEDIAN_ERROR = 0.1

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
-from fedpace.lab import processes
+from fedpace.lab import launch
 from fedpace.lab.cpu import limit, pin
+from fedpace.lab.register import Lab
 from fedpace.lab.shaping import shape
-from fedpace.lab.state import Lab
 
 CERTIFICATES, SHARDS, LOGS = "certs", "shards", "logs"
 # Seconds for devices to be there after they were started: each imports NumPy, and computes.
@@ -34,7 +34,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Fleet:
+class EmulatedDevices:
     """Start a lab's devices and set their rates.
 
     Parameters
@@ -54,7 +54,7 @@ class Fleet:
         for part in (SHARDS, LOGS):
             (self.folder / part).mkdir(exist_ok=True)
         for number, device in enumerate(self.lab.device_names):
-            pid = processes.start(
+            pid = launch.start(
                 self._command(number, device, float(rates[number])),
                 lab=self.lab.name,
                 device=device,
@@ -71,7 +71,7 @@ class Fleet:
         if self.lab.how == "namespaces":
             shape(self.lab.names, rates.tolist(), self.lab.packet)
             return
-        processes.stop(self.lab.name)
+        launch.stop(self.lab.name)
         self.start(rates)
 
     def wait(self, ready: Callable[[], Sequence[int]], say: Callable[[str], None]) -> None:
@@ -79,7 +79,7 @@ class Fleet:
         end = time.monotonic() + PATIENCE + PATIENCE_EACH * self.lab.devices
         shown, gone = 0, Counter[str]()
         while len(there := ready()) < self.lab.devices:
-            living = processes.running(self.lab.name)
+            living = launch.running(self.lab.name)
             for number, device in enumerate(self.lab.device_names):
                 gone[device] = 0 if device in living else gone[device] + 1
                 late = number not in there and time.monotonic() > end

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedpace.errors import InputError
-from fedpace.lab.state import FILE, Lab, claim, forget, known_labs, make_folder, read_lab
-from tests.lab.labs import begin, finished, lab, lab_name, write_setup
+from fedpace.lab.register import FILE, Lab, claim, forget, known_labs, make_folder, read_lab
+from tests.lab.labs import TWO, begin, finished, lab, lab_name, write_setup
 
 LAB = Lab(
     name="one",
@@ -42,12 +42,12 @@ def test_of_two_who_claim_a_name_the_second_is_refused(tmp_path: Path) -> None:
 def test_two_labs_of_one_name_at_once_leave_one_that_is_up(tmp_path: Path) -> None:
     setup, state, name = write_setup(tmp_path), tmp_path / "state", lab_name("twice")
     options = ("--name", name, "--state", state)
-    both = [begin("up", "--setup", setup, "--paced", *options) for _ in range(2)]
+    both = [begin("up", "--setup", setup, *TWO, "--paced", *options) for _ in range(2)]
     try:
         done = sorted((finished(each) for each in both), key=lambda each: each.returncode)
         assert [each.returncode for each in done] == [0, 2], done
         assert f"--name must be free, got '{name}'" in done[1].stderr
-        assert "4 of 4 devices live" in lab("status", *options).stdout
+        assert "2 of 2 devices live" in lab("status", *options).stdout
     finally:
         lab("down", *options)
 

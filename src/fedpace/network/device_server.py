@@ -8,11 +8,11 @@ import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from fedpace.errors import InputError
-from fedpace.network.connection import Answer, Question
+from fedpace.network.connection import Question, Response, Tell
 from fedpace.network.lobby import Lobby
 from fedpace.network.tls import check_private
 from fedpace.network.wire import Floats, Frame
@@ -122,34 +122,29 @@ class DeviceServer:
     def ask(
         self,
         kind: str,
-        fields: Mapping[int, dict[str, Any]],
+        clients: Sequence[int],
         floats: Floats,
+        tell: Tell,
         *,
-        most_floats: int = 0,
         seconds: float,
-    ) -> list[Answer]:
-        """Ask clients, each with its own fields, and return one answer each, by client.
+        most_floats: int = 0,
+        **fields: object,
+    ) -> None:
+        """Ask clients, and do not wait for the answers.
 
-        Waits until all have answered or are gone, at most `seconds`; an answer brings at most
-        `most_floats` numbers.
+        `tell` is called once for each in the server's thread: when it has answered, with at most
+        `most_floats` numbers, when it is gone, or when `seconds` are over.
         """
         self._task += 1
-        written: dict[str, Question] = {}  # once for all who are asked the same
-        questions = {}
-        for client, own in sorted(fields.items()):
-            if repr(own) not in written:
-                written[repr(own)] = Question.about(
-                    kind, self._task, floats, most_floats=most_floats, **own
-                )
-            questions[client] = written[repr(own)]
-        return self._in_loop(self._lobby.ask(questions, seconds))
+        question = Question.about(kind, self._task, floats, most_floats=most_floats, **fields)
+        self._in_loop(self._lobby.ask(clients, question, tell, seconds))
 
     def wait(self, seconds: float) -> None:
         """Wait until who can be asked may have changed, at most so long."""
         with self._changed:
             self._changed.wait(seconds)
 
-    def late(self) -> list[Answer]:
+    def late(self) -> list[Response]:
         """Return the answers that came too late, each once."""
         late, self._lobby.late = self._lobby.late, []
         return late

@@ -1,0 +1,159 @@
+"""What devices say is looked at here before it counts."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median_low
+from typing import Any
+
+import numpy as np
+
+from fedpace.network.connection import Response
+from fedpace.remote.replies import Accepted
+from fedpace.remote.roster import Roster
+from fedpace.remote.screening import BadReplyError, Border, finite, whole
+from fedpace.rounds.backend import Evaluation
+from fedpace.rounds.local import Counted
+
+# Who claims to hold out more than so many times what is usual, both as a number and as a share of
+# what it trains on, has no larger say in the accuracy.
+MOST_HELD_OUT = 10.0
+
+
+class Screen:
+    """Look at the answers of one job, and refuse or bound what cannot be right.
+
+    Parameters
+    ----------
+    length : int
+        The number of parameters.
+    refuse : callable of (client, reason, details)
+        Told of everything that is refused or bounded.
+    roster : Roster
+        Learns how many samples each client has.
+    """
+
+    def __init__(
+        self, length: int, refuse: Callable[[int, str, str], None], roster: Roster
+    ) -> None:
+        self._length = length
+        self._refuse = refuse
+        self._roster = roster
+        self._border = Border()
+        self._held_out: dict[int, int] = {}
+
+    def count(self, client: int, value: object) -> bool:
+        """Return whether a device's number of samples is one, and the one that it said before."""
+        try:
+            samples = self._border.count(value)
+            before = self._roster.count(client)
+            if before not in (None, samples):
+                raise BadReplyError(f"{samples} samples, not {before} as before")
+        except BadReplyError as error:
+            self._refuse(client, "samples", str(error))
+            return False
+        self._roster.learn(client, samples)
+        return True
+
+    def updates(self, responses: Sequence[Response]) -> list[Accepted]:
+        """Return the updates that count."""
+        came = [response for response in responses if not response.problem]
+        self._learn_losses(came)
+        return [each for each in map(self._update, came) if each is not None]
+
+    def _update(self, response: Response) -> Accepted | None:
+        header, client = response.frame.header, response.client
+        reason = "update"
+        try:
+            update = self._border.update(client, response.frame.floats, length=self._length)
+            reason = "gradient norm"
+            grad_norm = self._border.grad_norm(client, header.get("grad_norm"))
+            reason = "loss"
+            loss = self._loss(response)
+            reason = "seconds"
+            computing = finite("the time of computing", header.get("computing_seconds"))
+        except BadReplyError as error:
+            self._refuse(client, reason, str(error))
+            return None
+        if grad_norm < header["grad_norm"]:
+            self._refuse(client, "gradient norm bounded", f"{header['grad_norm']:g}")
+        if not 0 <= computing <= response.seconds:
+            self._refuse(client, "seconds bounded", f"{computing:g}")
+        return Accepted(
+            client,
+            update,
+            response.seconds,
+            grad_norm,
+            loss,
+            min(max(computing, 0.0), response.seconds),
+            response.bytes_down,
+            response.frame.length,
+        )
+
+    def evaluation(self, responses: Sequence[Response]) -> Evaluation | None:
+        """Return F(w) and the accuracy over those who answered, or None if nobody did."""
+        came = [response for response in responses if not response.problem]
+        losses = [response.frame.header.get("loss") for response in came]
+        if came and 2 * losses.count(None) > len(came):
+            return Evaluation(math.nan, math.nan)
+        self._learn_losses(came)
+        shares = {each.client: share for each in came if (share := self._share(each)) is not None}
+        if not shares:
+            return None
+        rows = [(self._samples(client), *share) for client, share in self._bounded(shares)]
+        samples, means, correct, held_out = np.array(rows, dtype=np.float64).T
+        accuracy = correct.sum() / held_out.sum() if held_out.any() else math.nan
+        # Divided first: the largest of numbers must not overflow.
+        return Evaluation(float((samples / samples.sum()) @ means), float(accuracy))
+
+    def _share(self, response: Response) -> Counted | None:
+        header, client = response.frame.header, response.client
+        try:
+            loss = self._loss(response)
+            held_out = whole("what is held out", header.get("held_out"))
+            correct = whole("what is right", header.get("correct"))
+            if correct > held_out or held_out != self._held_out.get(client, held_out):
+                raise BadReplyError(f"{correct} right of {held_out} held out")
+        except BadReplyError as error:
+            self._refuse(client, "evaluation", str(error))
+            return None
+        self._held_out[client] = held_out
+        return Counted(loss, correct, held_out)
+
+    def _bounded(self, shares: Mapping[int, Counted]) -> list[tuple[int, Counted]]:
+        """Let nobody's held-out samples count for far more than the others' do."""
+        known = {client: share.held_out for client, share in shares.items() if share.held_out}
+        if not known:
+            return list(shares.items())
+        # The lower median: of two devices, the one that claims more is not what is usual.
+        number = median_low(known.values())
+        part = median_low(count / self._samples(client) for client, count in known.items())
+        bounded = []
+        for client, share in shares.items():
+            most = int(MOST_HELD_OUT * max(number, part * self._samples(client)))
+            if share.held_out > most:
+                self._refuse(client, "held out bounded", f"{share.held_out}")
+                right = share.correct * most // share.held_out
+                share = share._replace(correct=right, held_out=most)
+            bounded.append((client, share))
+        return bounded
+
+    def _samples(self, client: int) -> int:
+        samples = self._roster.count(client)
+        assert samples is not None, "whoever evaluates was let in with a count"
+        return samples
+
+    def _learn_losses(self, responses: Sequence[Response]) -> None:
+        """Let all losses be known before any is judged by the others'."""
+        for response in responses:
+            with contextlib.suppress(BadReplyError):
+                self._border.loss(response.client, response.frame.header.get("loss"))
+
+    def _loss(self, response: Response) -> float:
+        said: Any = response.frame.header.get("loss")
+        loss = self._border.loss(response.client, said)
+        if loss != float(said):
+            self._refuse(response.client, "loss bounded", f"{said:g}")
+        return loss

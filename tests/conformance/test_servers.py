@@ -1,0 +1,65 @@
+"""The suite accepts servers that keep the rules, and says which one another breaks."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpace import Adam, Average, Draw, Reply, Server, Yogi
+from fedpace.checks import FloatArray
+from fedpace.conformance import check_server
+
+
+@pytest.mark.parametrize("server", [Average, Adam, Yogi])
+def test_every_server_passes(server: type[Server]) -> None:
+    check_server(server)
+
+
+class InPlace(Average):
+    """Changes the old model."""
+
+    def apply(self, state: None, parameters: FloatArray, draw: Draw, reply: Reply) -> Any:
+        parameters += draw.weights @ reply.updates
+        return parameters, state
+
+
+class Scalar(Average):
+    """Returns no vector."""
+
+    def apply(self, state: None, parameters: FloatArray, draw: Draw, reply: Reply) -> Any:
+        return np.array(float((draw.weights @ reply.updates).sum())), state
+
+
+class Forgetful:
+    """Keeps its momentum in itself, where no checkpoint finds it."""
+
+    def __init__(self) -> None:
+        self.step: Any = 0.0
+
+    def init(self, parameters: FloatArray) -> None:
+        return None
+
+    def apply(self, state: None, parameters: FloatArray, draw: Draw, reply: Reply) -> Any:
+        self.step = 0.5 * self.step + draw.weights @ reply.updates
+        return parameters + self.step, state
+
+
+class Object(Average):
+    """Has a state that no file can hold."""
+
+    def init(self, parameters: FloatArray) -> Any:
+        return {"model": self}
+
+
+@pytest.mark.parametrize(
+    ("server", "sentence"),
+    [
+        (InPlace, "the old model must stay as it is"),
+        (Scalar, "the new model must be 5 finite numbers"),
+        (Forgetful, "keep in the state whatever the model depends on"),
+        (Object, "the state must be storable"),
+    ],
+)
+def test_a_broken_rule_is_told_in_a_sentence(server: type[Server], sentence: str) -> None:
+    with pytest.raises(AssertionError, match=sentence):
+        check_server(server)
