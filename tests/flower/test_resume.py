@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, MetricRecord
 
+from fedpace import Row
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError, TooFewClientsError
-from fedpace.flower import AdaptiveSampling
+from fedpace.flower import Pilots, WarmUp
 from tests.flower import federation
 from tests.flower.federation import (
     CLIENTS,
@@ -49,30 +53,43 @@ class Killed(BaseException):
     """As good as a power cut."""
 
 
-@pytest.mark.parametrize("after", [0, 3, 5, 12, 20])
-def test_a_run_that_was_killed_ends_with_the_model_of_one_that_was_not(
-    after: int, tmp_path: Path
-) -> None:
+def trained(
+    grid: MemoryGrid, pilots: WarmUp | Pilots, checkpoint: Path | None, kill_after: int = 1000
+) -> tuple[Sequence[Row], FloatArray]:
+    """Train, and be killed in the evaluation after the given number of them."""
+    evaluations = count(1)
+
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        if server_round == after + 1 and not killed:
-            killed.append(True)
+        if next(evaluations) > kill_after:
             raise Killed
         return MetricRecord({"loss": federation.evaluated(as_vector(arrays)).loss})
 
-    def run(grid: MemoryGrid, checkpoint: Path) -> tuple[AdaptiveSampling, FloatArray]:
-        strategy = strategy_on(grid, scheme="optimal-mean", checkpoint=checkpoint, refresh=5)
-        result = strategy.start(grid, START, num_rounds=25, evaluate_fn=evaluate)
-        return strategy, as_vector(result.arrays)
+    strategy = strategy_on(grid, pilots=pilots, checkpoint=checkpoint, refresh=5)
+    result = strategy.start(grid, START, num_rounds=25, evaluate_fn=evaluate)
+    return strategy.history.rows, as_vector(result.arrays)
 
-    killed: list[bool] = []
+
+@cache
+def never_killed(pilots: WarmUp | Pilots) -> tuple[Sequence[Row], FloatArray]:
+    return trained(grid_with(), pilots, None)
+
+
+@pytest.mark.parametrize(
+    ("pilots", "after"),
+    [(WarmUp(5), after) for after in (1, 4, 6, 13, 21)]
+    + [(Pilots((0.5,), rounds=4), after) for after in (1, 5, 7, 9, 16)],
+)
+def test_a_run_that_was_killed_ends_with_the_model_of_one_that_was_not(
+    pilots: WarmUp | Pilots, after: int, tmp_path: Path
+) -> None:
     with pytest.raises(Killed):
-        run(grid_with(), tmp_path / "killed.npz")
+        trained(grid_with(), pilots, tmp_path / "run.npz", kill_after=after)
     # Other ids, as after a restart of the SuperNodes; partitions tell who is who.
     again = MemoryGrid(client_app(), steady, partitions=range(CLIENTS), first_id=70)
-    resumed, model = run(again, tmp_path / "killed.npz")
-    whole, expected = run(grid_with(), tmp_path / "whole.npz")
+    rows, model = trained(again, pilots, tmp_path / "run.npz")
+    whole, expected = never_killed(pilots)
     np.testing.assert_allclose(model, expected, atol=1e-9)
-    assert [row.round for row in resumed.history.rows] == [row.round for row in whole.history.rows]
+    assert [(row.phase, row.round) for row in rows] == [(row.phase, row.round) for row in whole]
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:

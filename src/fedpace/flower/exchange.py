@@ -37,12 +37,8 @@ class Arrival(NamedTuple):
 class Mail:
     """Send messages to nodes, collect the replies, and know who owes one.
 
-    A reply is known by the message that it answers, not by whom it claims to come from.
-
-    Attributes
-    ----------
-    open, late : dict of names to Sent
-        The messages without a reply, within their deadline and beyond it.
+    A reply is known by the message that it answers, not by whom it claims to come from. Messages
+    without one are `open`, and `late` beyond their deadline.
     """
 
     def __init__(self, grid: Grid, clock: Clock = WALL) -> None:

@@ -107,8 +107,11 @@ class GridBackend:
         config, arrays = self.training.train_config, self.layout.record(task.parameters)
         self._begin(task, config)
         self.task = task
-        messages = list(self.strategy.configure_train(self.round, arrays, config, self.mail.grid))
-        self.task = None
+        try:
+            told = self.strategy.configure_train(self.round, arrays, config, self.mail.grid)
+            messages = list(told)
+        finally:
+            self.task = None
         refuse_strangers(messages, self.nodes.of(task.clients.tolist()))
         if not self._underway:
             self._since = self.mail.clock.now()
