@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedpace.data.images import CLASSES
+from fedpace.data.shards import Split
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.studies import experiment
 from fedpace.studies.experiment import model, run_one, simulator, split
@@ -65,7 +66,22 @@ def small(name: str) -> Study:
     return load_study(name, SMALL)
 
 
-@pytest.mark.usefixtures("data")
+@pytest.fixture(scope="module")
+def splits(data_folder: Path) -> dict[str, Split]:
+    """Deal the images of each study out once: to read and to scale them all takes a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDPACE_DATA", str(data_folder))
+        return {name: split(small(name), 0) for name in NAMES}
+
+
+@pytest.fixture
+def dealt(splits: dict[str, Split], name: str, monkeypatch: pytest.MonkeyPatch) -> Split:
+    """Let the runs of a test have a study's one draw of data without dealing anew."""
+    monkeypatch.setattr(experiment, "split", lambda *_: splits[name])
+    return splits[name]
+
+
+@pytest.mark.usefixtures("dealt")
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_scheme_runs(name: str, scheme: str) -> None:
@@ -76,7 +92,7 @@ def test_every_scheme_runs(name: str, scheme: str) -> None:
     assert losses[-1] != losses[0]
 
 
-@pytest.mark.usefixtures("data")
+@pytest.mark.usefixtures("dealt")
 @pytest.mark.parametrize("name", NAMES)
 def test_training_makes_the_loss_fall(name: str) -> None:
     study = load_study(name, [*SMALL, "training.local_steps=20", "stop.rounds=8"])
@@ -99,19 +115,17 @@ def test_a_seed_draws_its_own_model_and_times_on_the_studys_one_draw_of_data() -
     assert (one.usual_times != two.usual_times).all()
 
 
-@pytest.mark.usefixtures("data")
 @pytest.mark.parametrize(
     ("name", "size"), [("simulation-2", 61706), ("prototype-simulated", 20410)]
 )
-def test_models_have_the_size_of_the_papers(name: str, size: int) -> None:
-    study = small(name)
-    assert model(study, split(study, 0)).size == size
+def test_models_have_the_size_of_the_papers(dealt: Split, name: str, size: int) -> None:
+    assert model(small(name), dealt).size == size
 
 
 @pytest.mark.usefixtures("data")
-def test_pixels_are_in_the_unit_interval_or_standard() -> None:
+def test_pixels_are_in_the_unit_interval_or_standard(splits: dict[str, Split]) -> None:
     unit = split(load_study("simulation-2", [*SMALL, "data.pixels=unit"]), 0).train.x
-    standard = split(small("simulation-2"), 0).train.x
+    standard = splits["simulation-2"].train.x
     assert (unit.min(), unit.max()) == (0, 1)
     assert standard.min() < 0 < 1 < standard.max()
     # The same images, shifted and scaled alike.
