@@ -95,7 +95,7 @@ def test_every_scheme_runs(name: str, scheme: str) -> None:
 @pytest.mark.usefixtures("dealt")
 @pytest.mark.parametrize("name", NAMES)
 def test_training_makes_the_loss_fall(name: str) -> None:
-    study = load_study(name, [*SMALL, "training.local_steps=20", "stop.rounds=8"])
+    study = load_study(name, [*SMALL, "training.local_steps=20", "stop.rounds=5"])
     rows = run_one(study, "full", 0).history.rows
     assert rows[-1].loss < 0.8 * rows[0].loss
 
