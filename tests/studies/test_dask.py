@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
+from fedpace.studies import dask as study_dask
+
 from .tiny import LONG, begin, files, run_here, stored, wait_until, write_setup
 
 pytest.importorskip("distributed")
@@ -56,6 +58,13 @@ def cluster(folder: Path, workers: int) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Start a cluster for the tests that leave it as it is."""
+    with cluster(tmp_path_factory.mktemp("standing"), workers=2) as dask_cluster:
+        yield dask_cluster
+
+
+@pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("reference")
     assert run_here(write_setup(folder), "--out", folder / "out", *RUNS).returncode == 0
@@ -81,13 +90,14 @@ def test_a_cluster_that_loses_a_worker_gives_the_bytes_of_this_machine(
     assert files(out) == reference
 
 
-def test_clients_spread_over_a_cluster_give_the_bytes_of_this_machine(tmp_path: Path) -> None:
+def test_clients_spread_over_a_cluster_give_the_bytes_of_this_machine(
+    tmp_path: Path, standing: Cluster
+) -> None:
     setup = write_setup(tmp_path)
     few = ("--schemes", "uniform,optimal-mean", "--seeds", "1")
     assert run_here(setup, "--out", tmp_path / "here", *few).returncode == 0
-    with cluster(tmp_path, workers=2) as dask_cluster:
-        there = ("--scheduler", dask_cluster.address, "--spread", "clients")
-        done = run_here(setup, "--out", tmp_path / "there", *there, *few)
+    there = ("--scheduler", standing.address, "--spread", "clients")
+    done = run_here(setup, "--out", tmp_path / "there", *there, *few)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert files(tmp_path / "there") == files(tmp_path / "here")
@@ -116,15 +126,12 @@ def test_a_lost_scheduler_is_one_line_and_the_same_command_goes_on(
     assert files(out) == reference
 
 
-def test_ctrl_c_leaves_the_cluster_at_once(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_the_cluster_at_once(tmp_path: Path, standing: Cluster) -> None:
     out = tmp_path / "out"
-    with cluster(tmp_path, workers=1) as dask_cluster:
-        process = begin(
-            write_setup(tmp_path), "--out", out, "--scheduler", dask_cluster.address, *RUNS
-        )
-        wait_until(lambda: stored(out) >= 2)
-        os.killpg(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+    process = begin(write_setup(tmp_path), "--out", out, "--scheduler", standing.address, *RUNS)
+    wait_until(lambda: stored(out) >= 2)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert f"of {COUNT} runs are stored" in said.splitlines()[-1]
     assert "Traceback" not in said
@@ -151,7 +158,10 @@ def refused(tmp_path: Path, address: str) -> str:
     return done.stderr.splitlines()[-1]
 
 
-def test_an_address_without_a_scheduler_is_one_line(tmp_path: Path) -> None:
+def test_an_address_without_a_scheduler_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study_dask, "PATIENCE", 1)  # Dask knocks until it is over
     assert "missing port number" in refused(tmp_path, "localhost")
     assert "cannot be reached: " in refused(tmp_path, "tcp://127.0.0.1:1")
     with web_server() as address:
