@@ -24,20 +24,15 @@ from statistics import median
 
 import numpy as np
 import torch
-from fedpace.rounds.aggregate import aggregate
 from tables import median_time, print_table, seconds, time_of
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
 
+from fedpace import Average, Draw, Seeds, Shards, Simulator, Split, Steady, Task
 from fedpace.data.partition import power_law_sizes
-from fedpace.data.shards import Shards, Split
 from fedpace.models.lenet import lenet5
 from fedpace.models.torch_model import TorchModel
-from fedpace.rounds.simulator import Simulator
-from fedpace.sampling.design import Draw
-from fedpace.seeds import Seeds
-from fedpace.times.round_times import Steady
 
 CLIENTS, DRAWN, BATCH, RATE = 100, 10, 24, 0.1
 OURS, PLAIN, PFL = "fedpace", "plain PyTorch loop", "pfl-research"
@@ -68,8 +63,9 @@ class Ours:
 
     def train(self) -> None:
         draw = Draw(drawn(self.rng), np.full(DRAWN, 1 / DRAWN))
-        reply = self.backend.run(self.parameters, draw, round_index=0, learning_rate=RATE)
-        self.parameters = aggregate(self.parameters, draw.weights, reply.updates)
+        self.backend.submit(Task(draw.clients, self.parameters, 0, RATE, 0.0))
+        reply = self.backend.collect()
+        self.parameters, _ = Average().apply(None, self.parameters, draw, reply)
 
     def evaluate(self) -> None:
         self.backend.evaluate(self.parameters)
@@ -115,7 +111,7 @@ class Plain:
 
 
 def drawn(rng: np.random.Generator) -> np.ndarray:
-    return rng.choice(CLIENTS, size=DRAWN, replace=False)
+    return np.sort(rng.choice(CLIENTS, size=DRAWN, replace=False))
 
 
 @contextmanager

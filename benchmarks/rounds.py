@@ -21,33 +21,29 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from fedpace.rounds.loop import start, train
 from tables import print_table, seconds
 
-from fedpace import SCHEMES, Profile
+from fedpace import SCHEMES, Profile, Run, Seeds, Simulator, Solve, Stop, Task, inverse
 from fedpace.models.model import AnyFloats
-from fedpace.rounds.schedules import inverse
-from fedpace.rounds.simulator import Simulator
-from fedpace.rounds.stopping import Stop
-from fedpace.sampling.design import WithReplacement
+from fedpace.sampling.design import Design
 from fedpace.studies.experiment import simulator
 from fedpace.studies.study import load_study
 
 
-def uniform(backend: Simulator) -> WithReplacement:
-    profile = Profile(backend.weights, backend.usual_times, np.ones(backend.weights.size))
-    design = SCHEMES["uniform"](profile, 10)
-    assert isinstance(design, WithReplacement)
-    return design
+def uniform(backend: Simulator) -> Design:
+    ones = np.ones(backend.weights.size)
+    return SCHEMES["uniform"](Profile(backend.weights, ones, ones), 10)
 
 
 def fedpace_rounds(rounds: int) -> float:
-    """Seconds per round of the loop as studies run it: draw, train, aggregate, evaluate."""
+    """Seconds per round of a run as studies do it: draw, train, aggregate, evaluate."""
     backend = simulator(load_study("simulation-1"), 0)
-    state, _ = start(backend)
-    design, rng = uniform(backend), np.random.default_rng(0)
+    stop, seeds = Stop(rounds=rounds), Seeds(0)
+    run = Run(backend, Solve(SCHEMES["uniform"], 10), schedule=inverse(0.1), stop=stop, seeds=seeds)
     began = time.perf_counter()
-    train(backend, design, state, schedule=inverse(0.1), stop=Stop(rounds=rounds), rng=rng)
+    while not run.ended:
+        backend.submit(run.draw())
+        run.complete(backend.collect())
     return (time.perf_counter() - began) / rounds
 
 
@@ -56,14 +52,16 @@ def parts(rounds: int) -> dict[str, float]:
     backend = simulator(load_study("simulation-1"), 0)
     parameters, design, rng = backend.initial(), uniform(backend), np.random.default_rng(0)
     backend.evaluate(parameters)
+    steps, seeds, offsets = backend.steps, backend.seeds, backend.data.train.offsets.tolist()
     spent = {"draw": 0.0, "batches": 0.0, "training": 0.0, "evaluation": 0.0}
     for index in range(rounds):
         t0 = time.perf_counter()
         draw = design.draw(rng)
         t1 = time.perf_counter()
-        backend._batches(index, draw.clients)
+        for client in draw.clients.tolist():
+            steps.rows(seeds, index, client, *offsets[client : client + 2])
         t2 = time.perf_counter()
-        backend.run(parameters, draw, round_index=index, learning_rate=0.01)
+        backend.trained(Task(draw.clients, parameters, index, 0.01, 0.0))
         t3 = time.perf_counter()
         backend.evaluate(parameters)
         t4 = time.perf_counter()

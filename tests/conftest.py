@@ -13,9 +13,10 @@ from hypothesis import settings
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 settings.load_profile("repeatable")
 
-# Before anything imports numpy: on vectors of twenty entries the threads of BLAS only wait for
-# each other, and with two workers on two cores that costs a factor of forty.
+# Before anything imports NumPy or PyTorch: on vectors of twenty entries and layers of six their
+# threads only wait for each other, and with two workers on two cores that costs a factor of forty.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell that runs this in the background lets it ignore Ctrl-C, and what it starts would inherit
 # that; with a handler here they start with the usual behaviour.

@@ -9,8 +9,6 @@ import pytest
 # Before Flower is imported: it reports how it is used otherwise.
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-# Before PyTorch is: on layers of six its threads only wait for each other.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 HERE = Path(__file__).parent
 collect_ignore_glob: list[str] = []

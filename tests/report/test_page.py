@@ -123,6 +123,15 @@ def test_names_cannot_break_the_page(tmp_path: Path) -> None:
     assert "<code>&lt;b&gt;</code>" in text
 
 
+def test_a_scheme_of_your_own_cannot_break_the_page(tmp_path: Path) -> None:
+    study, name = small_study(tmp_path), 'a "<i>own</i>" & such.py:mine'
+    runs = [made_run(study, scheme, 0, [START]) for scheme in (name, "optimal-mean")]
+    summaries = [summarise(setup) for setup in setups_of(runs)]
+    made = page(summaries, [], runs_in=tmp_path, files_in=tmp_path)
+    assert "<i>" not in made
+    assert f'data-scheme="{html.escape(name)}"' in made
+
+
 def test_a_run_that_diverged_is_drawn_as_far_as_it_goes(tmp_path: Path) -> None:
     lines = [START, ("train", 1, 1.0, 1.9, 0.1), ("train", 2, 2.0, float("nan"), 0.1)]
     run = made_run(small_study(tmp_path), "uniform", 0, lines)

@@ -93,11 +93,12 @@ def test_the_aggregate_is_unbiased_once_the_chances_are_known() -> None:
     chances = np.array([0.3, 0.6, 0.9, 1.0])
     design = WithReplacement([0.4, 0.3, 0.2, 0.1], 3, weights)
     answered = (chances * 10**6).astype(np.int64)
-    counts: dict[str, Any] = {"asked": np.full(4, 10**6), "answered": answered}
     run = started(design)
     totals = []
     for _ in range(6000):
-        run.state = run.state._replace(parameters=np.zeros(4), **counts)
+        run.state = run.state._replace(
+            parameters=np.zeros(4), asked=np.full(4, 10**6), answered=answered.copy()
+        )
         clients = run.draw().clients
         run.complete(reply(clients[rng.random(clients.size) < chances[clients]].tolist()))
         totals.append(run.state.parameters)

@@ -140,8 +140,8 @@ def _figure(
 
 def _legend(schemes: Sequence[str]) -> str:
     buttons = "".join(
-        f'<button type="button" aria-pressed="true" data-scheme="{scheme}" '
-        f'style="--colour: {colour(scheme)}">{scheme}</button>'
+        f'<button type="button" aria-pressed="true" data-scheme="{html.escape(scheme)}" '
+        f'style="--colour: {colour(scheme)}">{html.escape(scheme)}</button>'
         for scheme in schemes
     )
     return f'<div class="legend" role="group" aria-label="Schemes shown">{buttons}</div>'

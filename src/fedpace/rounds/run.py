@@ -358,5 +358,6 @@ def _drawn(design: Design, known: Known, rng: np.random.Generator) -> Draw:
 
 
 def _grown(counts: IntArray, n: int) -> IntArray:
-    """Return a copy with one entry per client; those who are new count from 0."""
-    return np.concatenate([counts, np.zeros(n - counts.size, dtype=np.int64)])
+    """Return the counts, with zeros for clients that have come since: no copy in most rounds."""
+    more = n - counts.size
+    return np.concatenate([counts, np.zeros(more, dtype=np.int64)]) if more > 0 else counts
