@@ -19,7 +19,7 @@ PATIENCE = 240.0
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def source(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the processes that Flower starts find this fedpace."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "src"))
@@ -56,13 +56,12 @@ def server_app(federation: ModuleType) -> int:
     raise AssertionError("no ServerApp runs")
 
 
-@pytest.mark.usefixtures("source")
 def test_a_supernode_is_killed_in_a_round_and_the_serverapp_is_killed_and_resumed(
     tmp_path: Path,
 ) -> None:
     checkpoint, history = tmp_path / "run.npz", tmp_path / "history.csv"
     config = [
-        "rounds=4", "k=3", "scheme=full", "nodes=3", "deadline=20.0", "evaluate-every=0",
+        "rounds=4", "k=3", "scheme=full", "nodes=3", "deadline=25.0", "evaluate-every=0",
         f"checkpoint={checkpoint}", f"history={history}",
     ]  # fmt: skip
     with local_federation.LocalFederation(tmp_path / "federation") as federation:
@@ -70,7 +69,7 @@ def test_a_supernode_is_killed_in_a_round_and_the_serverapp_is_killed_and_resume
             federation.start_node(partition, delay=delay)
         first = federation.submit(EXAMPLES / "logistic", config)
         assert first.stdout is not None
-        lines_until(iter(first.stdout), "fedpace: learning by")
+        lines_until(iter(first.stdout), "fedpace: full, K = 3")
         wait_for(checkpoint.exists)  # the queries are answered, the first round begins
         begun = federation.log("node-2").count("flwr-clientapp")
         wait_for(lambda: federation.log("node-2").count("flwr-clientapp") > begun)
@@ -93,19 +92,13 @@ def test_a_supernode_is_killed_in_a_round_and_the_serverapp_is_killed_and_resume
     assert all(row["clients"] for row in table[1:]), table
 
 
-@pytest.mark.usefixtures("source")
-@pytest.mark.parametrize(("app", "needs"), [("logistic", "numpy"), ("lenet", "torch")])
-def test_runs_in_flowers_simulation(app: str, needs: str, tmp_path: Path) -> None:
+def test_backend_and_strategy_work_in_flowers_simulation(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Flower's simulation needs flwr[simulation]")
-    pytest.importorskip(needs)
     history = tmp_path / "history.csv"
-    config = ["rounds=12", "warm-up=4", "nodes=6", "evaluate-every=1", f"history={history}"]
-    with local_federation.LocalFederation(tmp_path / "federation", simulated=6) as federation:
-        run = federation.submit(EXAMPLES / app, config)
-        assert run.stdout is not None
-        lines_until(iter(run.stdout), "ended after round 12")
+    with local_federation.LocalFederation(tmp_path / "federation", simulated=3) as federation:
+        run = federation.submit(Path(__file__).parent / "simulated", [f"history={history}"])
+        lines_until(iter(run.stdout), "the app is over")
         local_federation.end(run)
     table = rows(history)
-    assert len(table) == 13
-    assert {row["phase"] for row in table} == {"warm-up", "train"}
+    assert [row["phase"] for row in table] == ["warm-up"] * 4 + ["train"] * 3
     assert float(table[-1]["loss"]) < float(table[1]["loss"])

@@ -52,7 +52,7 @@ class AdaptiveSampling(Settings, Strategy):
         self.outcome: Outcome | None = None
         self._run: Run | None = None
         self._backend: GridBackend | None = None
-        self._stepwise = False  # whether others drive the run
+        self._driven: tuple[Run, GridBackend] | None = None  # by Flower's own loop, or a user's
 
     @property
     def history(self) -> History:
@@ -84,11 +84,10 @@ class AdaptiveSampling(Settings, Strategy):
             ConfigRecord() if evaluate_config is None else evaluate_config,
             evaluate_fn,
         )
-        self.outcome, self._run, self._stepwise = None, None, False
-        checkpoint = checkpoint_of(self, Layout.of(initial_arrays))
-        backend = self.backend_on(grid, training, checkpoint)
+        self._driven = None
         stop = Stop(self.target_loss, self.target_accuracy, rounds, blind=True)
-        run = self._begun(backend, stop, checkpoint)
+        checkpoint = checkpoint_of(self, Layout.of(initial_arrays))
+        run, backend = self._begun(grid, training, stop, checkpoint)
         while not run.ended:
             backend.submit(run.draw())
             row = run.complete(backend.collect())
@@ -121,7 +120,10 @@ class AdaptiveSampling(Settings, Strategy):
         if backend is not None and backend.task is not None:
             clients = backend.task.clients.tolist()
             return backend.messages(MessageType.TRAIN, clients, arrays, config)
-        run, backend = self._step(grid, arrays, config)
+        if self._driven is None:
+            training = Training(arrays, self.deadline or TIMEOUT, config)
+            self._driven = self._begun(grid, training, Stop(blind=True))
+        run, backend = self._driven
         kept = backend.layout.vector(backend.layout.record(run.state.parameters))
         given = backend.layout.vector(arrays)
         # Ours is not yet rounded to the arrays' types.
@@ -137,9 +139,9 @@ class AdaptiveSampling(Settings, Strategy):
 
         `start` does not call this: its loop does the same. If nobody answered the model stays.
         """
-        run, backend = self._run, self._backend
-        if run is None or backend is None:
+        if self._driven is None:
             raise InputError("configure_train must come before aggregate_train, got none; call it")
+        run, backend = self._driven
         run.complete(backend.take_in(replies))
         return backend.layout.record(run.state.parameters), backend.metrics
 
@@ -195,8 +197,14 @@ class AdaptiveSampling(Settings, Strategy):
         return backend
 
     def _begun(
-        self, backend: GridBackend, stop: Stop, checkpoint: FleetCheckpoint | None = None
-    ) -> Run:
+        self,
+        grid: Grid,
+        training: Training,
+        stop: Stop,
+        checkpoint: FleetCheckpoint | None = None,
+    ) -> tuple[Run, GridBackend]:
+        self.outcome = self._run = None
+        backend = self.backend_on(grid, training, checkpoint)
         self._run = Run(
             backend,
             self.sampler(),
@@ -207,15 +215,4 @@ class AdaptiveSampling(Settings, Strategy):
             evaluate_every=self.evaluate_every,
             journal=checkpoint,
         )
-        return self._run
-
-    def _step(
-        self, grid: Grid, arrays: ArrayRecord, config: ConfigRecord
-    ) -> tuple[Run, GridBackend]:
-        """Return the run that others drive; the first time, begin it."""
-        if self._run is None or self._backend is None or not self._stepwise:
-            training = Training(arrays, self.deadline or TIMEOUT, config)
-            self.outcome, self._stepwise = None, True
-            backend = self.backend_on(grid, training)
-            return self._begun(backend, Stop(blind=True)), backend
-        return self._run, self._backend
+        return self._run, backend
