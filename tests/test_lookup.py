@@ -9,7 +9,10 @@ import pytest
 
 from fedpace import lookup
 from fedpace.errors import InputError
+from fedpace.estimation.policy import WarmUp, sampler_for
+from fedpace.estimation.solve import Solve
 from fedpace.lookup import fingerprint, found, provide, sources
+from fedpace.rounds.server import server_named
 
 KNOWN = {"one": 1, "two": 2}
 GROUP = "fedpace.numbers"
@@ -80,13 +83,13 @@ def test_a_module_of_the_folder_one_is_in_is_found(
     assert find("module_of_mine:mine") == 3
 
 
-def installed(folder: Path, line: str) -> None:
+def installed(folder: Path, entry: str, text: str = "LARGEST = 99", group: str = GROUP) -> None:
     """Write what an installed package consists of: its module, and what it says of itself."""
-    written(folder, "LARGEST = 99", "package_of_numbers.py")
+    written(folder, text, "package_of_numbers.py")
     about = folder / "package_of_numbers-1.0.dist-info"
     about.mkdir()
     about.joinpath("METADATA").write_text("Name: package-of-numbers\nVersion: 1.0\n")
-    about.joinpath("entry_points.txt").write_text(f"[{GROUP}]\n{line}\n")
+    about.joinpath("entry_points.txt").write_text(f"[{group}]\n{entry}\n")
 
 
 def test_a_package_names_its_own_by_an_entry_point(
@@ -96,6 +99,33 @@ def test_a_package_names_its_own_by_an_entry_point(
     monkeypatch.syspath_prepend(str(tmp_path))
     assert find("largest") == 99
     assert "did you mean 'largest'?" in problem("largset")
+
+
+OWN = """
+from fedpace import SCHEMES, Average
+
+def theirs(profile, k, *, max_weight=None):
+    return SCHEMES["weighted"](profile, k)
+
+class Server(Average):
+    pass
+"""
+
+
+def test_a_package_may_bring_schemes_and_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = (
+        "theirs = package_of_numbers:theirs\n[fedpace.servers]\nown = package_of_numbers:Server"
+    )
+    installed(tmp_path, entries, OWN, group="fedpace.schemes")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sampler = sampler_for("theirs", 3, learn=WarmUp(2))
+    assert isinstance(sampler, Solve)
+    assert sampler.scheme.__module__ == "package_of_numbers"
+    assert type(server_named("own")).__name__ == "Server"
+    with pytest.raises(InputError, match="did you mean 'theirs'"):
+        sampler_for("thiers", 3, learn=WarmUp(2))
 
 
 def test_an_entry_point_that_leads_nowhere_is_one_line(

@@ -160,16 +160,16 @@ def test_a_sample_count_that_becomes_known_counts_from_the_next_round() -> None:
     assert alike[3:] != counted[3:]
 
 
-SAMPLERS: list[Sampler] = [
-    Solve(SCHEMES["uniform"], 2),
-    Solve(MEAN, 2, warm_up=2, refresh=50),
-    Solve(MEAN, 2, warm_up=12),
-    Piloted(MEAN, 2, [8.0], 12, refresh=50),
-    Piloted(MEAN, 2, [8.0], 1),
-]
+SAMPLERS: dict[str, Sampler] = {
+    "counts": Solve(SCHEMES["uniform"], 2),
+    "a short warm-up": Solve(MEAN, 2, warm_up=2, refresh=50),
+    "a long warm-up": Solve(MEAN, 2, warm_up=12),
+    "long pilots": Piloted(MEAN, 2, [8.0], 12, refresh=50),
+    "short pilots": Piloted(MEAN, 2, [8.0], 1),
+}
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
 def test_if_all_go_and_others_come_the_design_is_solved_for_again(sampler: Sampler) -> None:
     fleet = Fleet(there=lambda r: [True, True] if r < 4 else [False, False, True, True], known=2)
     outcome = train(fleet, sampler, **settings(rounds=15))

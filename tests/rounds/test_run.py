@@ -408,6 +408,27 @@ def test_phases_begin_with_the_model_they_ask_for_on_one_clock() -> None:
     assert outcome.state.seconds == sum(row.round_seconds for row in outcome.history.rows)
 
 
+def test_a_servers_memory_goes_with_the_model() -> None:
+    outcome = train(Fleet(), InPhases(), **settings(server=Remembering()))
+    assert outcome.state.server == outcome.state.round == 6  # not of the other trial
+
+
+class Rash(InPhases):
+    """Begins with a model that nobody kept."""
+
+    def phase(self, state: int) -> Phase:
+        return Phase("rash", model=START) if state else Phase("first")
+
+    def observe(self, state: int, row: Row) -> int:
+        return state + (row.round == 1)
+
+
+def test_a_phase_that_begins_with_a_model_that_was_not_kept_is_refused() -> None:
+    run = started(Fleet(), Rash())
+    with pytest.raises(InputError, match="phase must begin with a model that was kept, got 'start"):
+        round_of(run)
+
+
 def test_each_phase_draws_from_its_own_stream() -> None:
     rows = train(Fleet(), InPhases(), **settings()).history.rows
     seeds = Seeds(1)

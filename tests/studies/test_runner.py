@@ -242,6 +242,15 @@ def test_a_scheme_of_a_users_own_file_runs_in_processes(
     assert run.scheme == name
 
 
+def test_a_users_file_that_is_not_python_is_refused_before_any_run(
+    study: Study, tmp_path: Path, own: str
+) -> None:
+    Path(own).write_text("def mine(\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"schemes must be .* mine/own.py, line 1: SyntaxError"):
+        run_study(study, [f"{own}:mine"], [0], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_mistake_in_a_users_scheme_is_told_with_its_place(
     study: Study, tmp_path: Path, own: str
 ) -> None:

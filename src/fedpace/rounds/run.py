@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedpace.checks import FloatArray, IntArray
-from fedpace.errors import InputError
+from fedpace.errors import InputError, listed
 from fedpace.profile import Profile
 from fedpace.rounds.backend import Backend, Reply, Task
 from fedpace.rounds.history import History
@@ -295,7 +296,7 @@ class Run:
             late = row.ended == TIME_IS_UP and limit is not None and row.seconds >= limit
             return TIME_IS_UP if late else ""
         if phase.model is not None and row.phase != phase.name:
-            model = self.state.models[phase.model]
+            model = self._kept(phase.model)
             row = row._replace(**{name: model[name] for name in ("round", "loss", "accuracy")})
         return self._stop.reason(row) if row.round else ""
 
@@ -307,14 +308,28 @@ class Run:
         self._rng = self._seeds.stream(*phase.stream)
         state = self.state._replace(phase=phase.name)
         if phase.model is not None:
-            model = state.models[phase.model]
-            state = state._replace(parameters=model["parameters"], round=model["round"])
+            model = self._kept(phase.model)
+            state = state._replace(
+                parameters=model["parameters"],
+                round=model["round"],
+                server=deepcopy(model["server"]),
+            )
         self.state = state
 
+    def _kept(self, name: str) -> Mapping[str, Any]:
+        models = self.state.models
+        if name not in models:
+            raise InputError(
+                f"phase must begin with a model that was kept, got '{name}' of "
+                f"{listed(models) or 'none'}; give the first phase, and that one, an `until`"
+            )
+        return models[name]  # type: ignore[no-any-return]
+
     def _keep(self, name: str, row: Row) -> None:
-        """Keep the model for a later phase to begin with."""
+        """Keep the model, with the server's memory of it, for a later phase to begin with."""
         model = {
             "parameters": self.state.parameters,
+            "server": deepcopy(self.state.server),
             "round": row.round,
             "loss": row.loss,
             "accuracy": row.accuracy,
