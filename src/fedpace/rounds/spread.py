@@ -13,8 +13,7 @@ import numpy as np
 from fedpace.checks import FloatArray
 from fedpace.rounds.backend import Evaluation, Task
 from fedpace.rounds.local import Trained
-from fedpace.rounds.simulated import SimulatedClock
-from fedpace.rounds.simulator import Simulator
+from fedpace.rounds.simulator import SimulatedClock, Simulator
 from fedpace.times.round_times import RoundTimes
 
 
