@@ -47,18 +47,12 @@ class Run:
 
     Parameters
     ----------
-    backend : Backend
-        Where clients train.
-    sampler : Sampler
-        What to draw from.
-    schedule : function of the round
-        The learning rate.
-    stop : Stop
-        When to end.
-    seeds : Seeds
-        For the draws.
-    server : Server
-        What becomes of the replies.
+    backend, sampler : Backend, Sampler
+        Where clients train, and what to draw them from.
+    schedule, stop : function of the round, Stop
+        The learning rate, and when to end.
+    seeds, server : Seeds, Server
+        For the draws, and what becomes of the replies.
     evaluate_every : int ≥ 0
         Evaluate the global loss in every n-th round, and estimate it from the clients' own
         losses in between; 0 for never. An estimate that would end the run is checked first.
@@ -67,10 +61,8 @@ class Run:
 
     Attributes
     ----------
-    state : State
-        Where it stands.
-    rows : list of Row
-        What happened so far.
+    state, rows : State, list of Row
+        Where it stands, and what happened so far.
     """
 
     def __init__(
