@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedpace.checks import FloatArray
-from fedpace.conformance.samplers import check_sampler
+from fedpace.conformance import check_sampler
 from fedpace.errors import InputError
 from fedpace.estimation.learned import estimated_grad_norms, learn, nothing_learned
 from fedpace.estimation.pilots import RATIO, Piloted

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpace.conformance.samplers import check_sampler
+from fedpace.conformance import check_sampler
 from fedpace.errors import InputError
 from fedpace.estimation.pilots import Piloted
 from fedpace.estimation.solve import Solve

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from fedpace.checks import FloatArray
-from fedpace.lab.calibration import Measured, calibrate, corrected, errors
-from fedpace.lab.shaping import FASTEST, rates_for
+from fedpace.lab.calibration import FASTEST, Measured, calibrate, corrected, errors, rates_for
 from fedpace.rounds.backend import Reply, Task
 from fedpace.times.round_times import EVERYONE, Presence
 

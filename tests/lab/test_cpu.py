@@ -7,7 +7,7 @@ import pytest
 
 from fedpace.errors import InputError
 from fedpace.lab import cpu, launch
-from fedpace.lab.names import Names
+from fedpace.lab.register import Names
 from tests.lab.labs import lab_name
 
 BUSY = (sys.executable, "-c", "while True: pass")

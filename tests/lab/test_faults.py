@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fedpace.lab.iproute import ip_batch
-from fedpace.lab.names import Names
+from fedpace.lab.links import ip_batch
+from fedpace.lab.register import Names
 from tests.lab.conftest import Up
 from tests.lab.labs import begin, finished, in_namespaces, only_run, rounds_done, wait_until
 

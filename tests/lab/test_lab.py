@@ -15,8 +15,7 @@ from fedpace.errors import InputError
 from fedpace.lab import launch
 from fedpace.lab.cpu import check_share, limits_left
 from fedpace.lab.down import left_of
-from fedpace.lab.names import Names
-from fedpace.lab.register import read_lab
+from fedpace.lab.register import Names, read_lab
 from fedpace.network.join import device_names, join
 from tests.lab.conftest import Up
 from tests.lab.labs import (

@@ -4,18 +4,18 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpace.lab.iproute import ip_json, namespaces
 from fedpace.lab.links import (
     PREFIX,
     PRIVATE,
     free_subnet,
+    ip_json,
     network_left,
     raise_network,
     remove_network,
     server_address,
     taken_subnets,
 )
-from fedpace.lab.names import Names
+from fedpace.lab.register import Names
 from tests.lab.labs import in_namespaces, lab_name
 
 
@@ -55,7 +55,7 @@ def test_the_bridge_has_the_servers_address(tmp_path: Path) -> None:
         (bridge,) = ip_json("-4", "address", "show", "dev", names.bridge)
         assert bridge["addr_info"][0]["local"] == str(server_address(subnet))
         assert subnet in taken_subnets()
-        assert names.namespace(0) in namespaces()
+        assert names.namespace(0) in network_left(names)
     finally:
         remove_network(names)
 

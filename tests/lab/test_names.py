@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpace.errors import InputError
-from fedpace.lab.names import Names
+from fedpace.lab.register import Names
 from fedpace.network.join import MOST_DEVICES, device_names
 
 labs = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?", fullmatch=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedpace.errors import InputError
-from fedpace.lab.register import FILE, Lab, claim, forget, known_labs, make_folder, read_lab
+from fedpace.lab.register import FILE, Lab, claim, forget, known_labs, read_lab
 from tests.lab.labs import TWO, begin, finished, lab, lab_name, write_setup
 
 LAB = Lab(
@@ -25,7 +25,7 @@ LAB = Lab(
 
 
 def test_a_lab_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    make_folder(tmp_path / "one")
+    (tmp_path / "one").mkdir()
     claim(LAB, tmp_path / "one")
     assert read_lab("one", tmp_path) == LAB
     assert known_labs(tmp_path) == ["one"]

@@ -5,10 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpace.lab.iproute import ip_json
-from fedpace.lab.links import raise_network, remove_network
-from fedpace.lab.names import Names
-from fedpace.lab.shaping import (
+from fedpace.lab.calibration import (
     FASTEST,
     LONGEST_PACKET,
     SHORTEST_PACKET,
@@ -17,6 +14,8 @@ from fedpace.lab.shaping import (
     shape,
     wire_bytes,
 )
+from fedpace.lab.links import ip_json, raise_network, remove_network
+from fedpace.lab.register import Names
 from tests.lab.labs import in_namespaces, lab_name
 
 payloads = st.integers(1000, 10**8)
@@ -44,7 +43,7 @@ def test_packets_are_of_a_length_that_networks_carry(payload: int) -> None:
 
 @in_namespaces
 def test_both_ends_of_each_link_keep_the_rate(tmp_path: Path) -> None:
-    from fedpace.lab import iproute
+    from fedpace.lab import links
 
     names = Names(lab_name("shape"))
     try:
@@ -54,7 +53,7 @@ def test_both_ends_of_each_link_keep_the_rate(tmp_path: Path) -> None:
             up = ("-netns", names.namespace(device), "qdisc", "show", "dev", "eth0")
             down = ("qdisc", "show", "dev", names.veth(device))
             for arguments in (up, down):
-                text = iproute._call(["tc", "-json", *arguments])
+                text = links._call(["tc", "-json", *arguments])
                 assert f'"rate":{rate}' in text.replace(" ", "")
     finally:
         remove_network(names)

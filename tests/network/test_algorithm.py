@@ -7,8 +7,7 @@ import numpy as np
 from fedpace.estimation.policy import Pilots, sampler_for
 from fedpace.network.device_server import DeviceServer
 from fedpace.rounds.backend import Backend
-from fedpace.rounds.checkpoint import Checkpoint
-from fedpace.rounds.journal import Journal
+from fedpace.rounds.checkpoint import Checkpoint, Journal
 from fedpace.rounds.run import Outcome, train
 from fedpace.rounds.schedules import inverse
 from fedpace.rounds.stopping import Stop

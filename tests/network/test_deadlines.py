@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedpace.errors import InputError
-from fedpace.network.deadlines import Deadlines
+from fedpace.network.waiting import Deadlines
 
 
 def measured(times: list[float]) -> Deadlines:

@@ -13,7 +13,7 @@ from fedpace.checks import FloatArray
 from fedpace.data.synthetic import synthetic
 from fedpace.models.logistic import Logistic
 from fedpace.rounds.backend import NOTHING, Evaluation, Reply, Task
-from fedpace.rounds.journal import Found
+from fedpace.rounds.checkpoint import Found
 from fedpace.rounds.rows import LISTS, SCALARS, Row
 from fedpace.rounds.run import Outcome
 from fedpace.rounds.sampler import Known

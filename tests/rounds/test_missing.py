@@ -7,8 +7,9 @@ import pytest
 
 from fedpace.rounds.backend import NOBODY, NOTHING, Reply
 from fedpace.rounds.rows import Row
-from fedpace.rounds.run import LEAST_CHANCE, Run
+from fedpace.rounds.run import Run
 from fedpace.rounds.schedules import constant
+from fedpace.rounds.server import LEAST_CHANCE
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import Draw, Everyone, WithReplacement
 from fedpace.seeds import Seeds

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpace.conformance.servers import check_server
+from fedpace.conformance import check_server
 from fedpace.errors import InputError
 from fedpace.rounds.backend import Reply
 from fedpace.rounds.run import train

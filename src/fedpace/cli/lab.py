@@ -57,7 +57,7 @@ def up_command(
     from fedpace.data.cache import look_in
     from fedpace.lab.cpu import check_share, parsed_cores
     from fedpace.lab.emulated import Limits
-    from fedpace.lab.iproute import may_make_networks
+    from fedpace.lab.links import may_make_networks
     from fedpace.lab.up import bring_up
     from fedpace.studies.experiment import check_at_hand
     from fedpace.studies.study import load_study

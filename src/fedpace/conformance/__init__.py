@@ -2,7 +2,6 @@
 
 from fedpace.conformance.backends import check_backend
 from fedpace.conformance.designs import check_design
-from fedpace.conformance.samplers import check_sampler
-from fedpace.conformance.servers import check_server
+from fedpace.conformance.states import check_sampler, check_server
 
 __all__ = ["check_backend", "check_design", "check_sampler", "check_server"]

@@ -1,22 +1,90 @@
-"""Measure real rounds, and correct the rates until each device takes as long as asked."""
+"""Rates that make each device's round last as long as asked: computed, set, and corrected."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from fedpace.checks import FloatArray
-from fedpace.lab.shaping import FASTEST
+from fedpace.lab.links import tc_batch
+from fedpace.lab.register import Names
 from fedpace.network.measure import medians
 from fedpace.rounds.backend import Backend, Task
 
-# Rounds of each device whose median counts: for the first correction, for the second, and to
-# verify.
+# What a TLS 1.3 record of at most 16 KiB adds: header, type and authentication tag.
+RECORD, RECORD_EXTRA = 16384, 22
+# What Ethernet adds to a packet, and within it IPv4 and TCP with time stamps.
+ETHERNET, HEADERS = 14, 52
+# A model should make many packets, because a token bucket lets one pass at once. No network has to
+# carry packets longer than the first; the last is what any has to carry.
+LONGEST_PACKET, PACKETS, SHORTEST_PACKET = 1500, 32, 576
+# Bytes that may wait in front of a slow link. More than any window: nothing is dropped there.
+QUEUE = 16 * 1024 * 1024
+# Bytes per second: faster than any device asked for, slower than what tc refuses.
+FASTEST = 1e9
+# Rounds of each device whose median counts: for the first correction, the second, and to verify.
 PASSES = (1, 3, 3)
 # A correction beyond this factor would follow a disturbance, not the link.
 LARGEST_CORRECTION = 4.0
+
+
+def packet_size(payload: int) -> int:
+    """Return the longest packet of a link over which models of `payload` bytes go.
+
+    >>> packet_size(81_640), packet_size(2_440)
+    (1500, 576)
+    """
+    return min(LONGEST_PACKET, max(SHORTEST_PACKET, payload // PACKETS))
+
+
+def wire_bytes(payload: int) -> int:
+    """Return the bytes that cross the wire for a payload under TLS over TCP.
+
+    >>> wire_bytes(81_640)
+    85512
+    """
+    encrypted = payload + math.ceil(payload / RECORD) * RECORD_EXTRA
+    packets = math.ceil(encrypted / (packet_size(payload) - HEADERS))
+    return encrypted + packets * (HEADERS + ETHERNET)
+
+
+def rates_for(transfer_seconds: FloatArray, payload: int) -> FloatArray:
+    """Return the bytes per second at which a payload goes down and comes up in given seconds.
+
+    Both directions have the same rate: 2 · wire bytes / seconds, without the packet that passes
+    at once. Times that cannot be met are given the fastest rate.
+
+    >>> rates_for(np.array([2.0]), 81_640).round()
+    array([83998.])
+    """
+    shaped = 2 * (wire_bytes(payload) - packet_size(payload) - ETHERNET)
+    with np.errstate(divide="ignore"):
+        rates = np.where(transfer_seconds > 0, shaped / transfer_seconds, FASTEST)
+    return np.minimum(rates, FASTEST)
+
+
+def shape(names: Names, rates: Sequence[float], packet: int) -> None:
+    """Set the rate of every device's link, down and up, in bytes per second."""
+    tc_batch(
+        f"qdisc replace dev {names.veth(device)} root {token_bucket(rate, packet)}"
+        for device, rate in enumerate(rates)
+    )
+    for device, rate in enumerate(rates):
+        tc_batch(
+            [f"qdisc replace dev eth0 root {token_bucket(rate, packet)}"], names.namespace(device)
+        )
+
+
+def token_bucket(rate: float, packet: int) -> str:
+    """Return what `tc` is told: a rate in bytes per second, and one packet at once.
+
+    >>> token_bucket(1000.0, 1500)
+    'tbf rate 8000bit burst 1514 limit 16777216'
+    """
+    return f"tbf rate {max(round(8 * rate), 8)}bit burst {packet + ETHERNET} limit {QUEUE}"
 
 
 class Measured(NamedTuple):
@@ -46,22 +114,17 @@ def calibrate(
     """Find the rates with which a round of device i takes wanted_i seconds, and verify them.
 
     What a device takes, beyond its computing, is its link's part: the rate is corrected in
-    proportion. The times of the last rates are measured anew, so that the errors reported are
-    not those that were corrected.
+    proportion. The last rates are measured anew: the errors reported are not those corrected.
 
     Parameters
     ----------
-    backend : Backend
-        The devices, with rates that `set_rates` changes.
+    backend, set_rates : Backend, callable of rates
+        The devices, and what sets all their links, and returns when all devices are there.
     wanted, rates : arrays of N, seconds and bytes per second
         Round times, and the rates that are set already: `rates_for` computes them.
-    set_rates : callable of rates
-        Sets all links, and returns when all devices are there.
-    at_once : int
-        How many devices train at a time: as many as a round of the study draws, because they
-        compete for the cores.
-    rng : Generator
-        Who trains together.
+    at_once, rng : int, Generator
+        How many devices train at a time, and who together: as many as a round of the study draws,
+        because they compete for the cores.
     say : callable of a str
         Told what is done.
     """

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from fedpace.errors import InputError
-from fedpace.lab.names import Names
+from fedpace.lab.register import Names
 
 CGROUPS = Path("/sys/fs/cgroup")
 # Microseconds in which a share is counted: short, so that a local step is slowed down evenly.
@@ -76,9 +76,8 @@ def limit(names: Names, device: int, pid: int, share: float) -> None:
 
 def remove_limits(names: Names) -> None:
     """Remove the lab's control groups; their processes must be gone."""
-    for root in (CGROUPS, CGROUPS / "cpu"):
-        group = root / _group(names)
-        for folder in (*group.glob("[0-9]*"), group):
+    for group in limits_left(names):
+        for folder in (*Path(group).glob("[0-9]*"), Path(group)):
             _remove(folder)
 
 
@@ -96,17 +95,12 @@ def _root() -> Path | None:
     """Return where groups with cpu limits can be made: of version 2, or of version 1."""
     for root, sign in ((CGROUPS, "cgroup.controllers"), (CGROUPS / "cpu", "cpu.cfs_quota_us")):
         here = (root / sign).is_file() or (root / "cgroup.procs").is_file()
-        if here and os.access(root, os.W_OK) and _has_cpu(root):
+        if not here or not os.access(root, os.W_OK):
+            continue
+        enabled = root / "cgroup.subtree_control"  # version 1 has none: the folder is the cpu's
+        if not enabled.exists() or "cpu" in enabled.read_text().split():
             return root
     return None
-
-
-def _has_cpu(root: Path) -> bool:
-    try:
-        enabled = (root / "cgroup.subtree_control").read_text().split()
-    except FileNotFoundError:  # version 1: the folder is the controller's
-        return True
-    return "cpu" in enabled
 
 
 def _remove(folder: Path) -> None:

@@ -7,11 +7,9 @@ from pathlib import Path
 
 from fedpace.errors import InputError
 from fedpace.lab.cpu import limits_left, remove_limits
-from fedpace.lab.iproute import may_make_networks
 from fedpace.lab.launch import running, stop
-from fedpace.lab.links import network_left, remove_network
-from fedpace.lab.names import Names
-from fedpace.lab.register import FILE, forget, lab_folder
+from fedpace.lab.links import may_make_networks, network_left, remove_network
+from fedpace.lab.register import FILE, Names, forget, lab_folder
 
 
 def take_down(name: str, state: Path | None = None) -> list[str]:

@@ -12,16 +12,15 @@ from pathlib import Path
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
 from fedpace.lab import launch
+from fedpace.lab.calibration import shape
 from fedpace.lab.cpu import limit, pin
 from fedpace.lab.register import Lab
-from fedpace.lab.shaping import shape
 
 CERTIFICATES, SHARDS, LOGS = "certs", "shards", "logs"
 # Seconds for devices to be there after they were started: each imports NumPy, and computes.
 PATIENCE, PATIENCE_EACH = 60.0, 3.0
 LOOK_AGAIN = 0.5
-# A process that just becomes another program cannot be seen: only who is not there again and again
-# is gone.
+# Looks at which a device is missing before it is gone: one that just starts cannot be seen.
 GONE = 4
 
 
@@ -35,15 +34,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class EmulatedDevices:
-    """Start a lab's devices and set their rates.
-
-    Parameters
-    ----------
-    lab, folder : Lab, Path
-        The lab, and where it is written down.
-    limits : Limits
-        Of the devices' computation.
-    """
+    """Start the devices of a lab that is written down in a folder, and set their rates."""
 
     lab: Lab
     folder: Path

@@ -11,8 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-# In the environment of each process: the lab's name and the device's. /proc shows it, so that
-# nothing has to be written down that could be lost.
+# In each process's environment, lab and device: /proc shows it, and nothing written can be lost.
 MARK = "FEDPACE_LAB"
 # Seconds to wait for a killed process to be gone.
 PATIENCE = 10.0

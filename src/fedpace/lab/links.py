@@ -1,21 +1,66 @@
-"""The lab's network: a namespace per device, joined by veth to one bridge."""
+"""The lab's network, made with iproute2: a namespace per device, joined by veth to one bridge."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
-from collections.abc import Iterator
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
+from typing import Any
 
 from fedpace.errors import InputError
-from fedpace.lab.iproute import ip_batch, ip_batch_as_far_as_possible, ip_json, links, namespaces
-from fedpace.lab.names import Names
+from fedpace.files import locked
+from fedpace.lab.register import Names
 
 # Room for a thousand devices each, out of the addresses that are for private use.
 PRIVATE = IPv4Network("10.0.0.0/8")
 PREFIX = 22
+
+
+def need_iproute() -> None:
+    """Say what to install where `ip` or `tc` is missing."""
+    missing = [program for program in ("ip", "tc") if shutil.which(program) is None]
+    if missing:
+        raise InputError(
+            f"the lab needs the programs ip and tc, got no {' and no '.join(missing)}; "
+            "install them, with: apt-get install iproute2, or dnf install iproute iproute-tc"
+        )
+
+
+def may_make_networks() -> bool:
+    """Tell whether this user may make namespaces: root, that is."""
+    return os.geteuid() == 0
+
+
+def _call(command: list[str], text: str = "") -> str:
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InputError(
+            f"{command[0]} must succeed, got: {done.stderr.strip()}; the lab needs root, and a "
+            "Linux kernel with network namespaces, veth, bridge and tbf; --paced does without"
+        )
+    return done.stdout
+
+
+def _batch(program: str, lines: Iterable[str], namespace: str | None = None) -> None:
+    """Run many commands of one program in one process."""
+    within = [] if namespace is None else ["-netns", namespace]
+    _call([program, *within, "-batch", "-"], "\n".join(lines))
+
+
+ip_batch, tc_batch = partial(_batch, "ip"), partial(_batch, "tc")
+
+
+def ip_json(*arguments: str) -> list[dict[str, Any]]:
+    """Return what `ip` shows, as records."""
+    text = _call(["ip", "-json", *arguments])
+    return [record for record in json.loads(text or "[]") if record]
 
 
 def raise_network(names: Names, devices: int, packet: int, labs: Path) -> IPv4Network:
@@ -24,7 +69,7 @@ def raise_network(names: Names, devices: int, packet: int, labs: Path) -> IPv4Ne
     The bridge has the first address, device i the one after the i-th. No packet is longer than
     `packet` bytes. Labs that are written down in the folder `labs` choose one after another.
     """
-    with _one_at_a_time(labs):
+    with locked(labs):
         subnet = free_subnet(names.lab, taken_subnets())
         server = server_address(subnet)
         ip_batch(
@@ -37,22 +82,35 @@ def raise_network(names: Names, devices: int, packet: int, labs: Path) -> IPv4Ne
         )
     ip_batch(line for device in range(devices) for line in _host_side(names, device, packet))
     for device in range(devices):
-        ip_batch(_device_side(device_address(subnet, device), packet), names.namespace(device))
+        ip_batch(_device_side(subnet[device + 2], packet), names.namespace(device))
     return subnet
 
 
 def remove_network(names: Names) -> None:
     """Remove whatever there is of the lab's network; rates go with their links."""
-    if mine := [link for link in links() if names.owns_link(link)]:
-        ip_batch_as_far_as_possible(f"link delete {link}" for link in sorted(mine, reverse=True))
-    if spaces := [space for space in namespaces() if names.owns_namespace(space)]:
-        ip_batch_as_far_as_possible(f"netns delete {space}" for space in spaces)
+    deleted = [
+        *(f"link delete {link}" for link in sorted(_links(names), reverse=True)),
+        *(f"netns delete {space}" for space in _namespaces(names)),
+    ]
+    if deleted:  # whether they succeed or not: what they remove may just have gone
+        command = ["ip", "-force", "-batch", "-"]
+        text = "\n".join(deleted)
+        subprocess.run(command, input=text, text=True, capture_output=True, check=False)
 
 
 def network_left(names: Names) -> list[str]:
     """Return the namespaces and interfaces of the lab that are there."""
-    spaces = [space for space in namespaces() if names.owns_namespace(space)]
-    return spaces + [link for link in links() if names.owns_link(link)]
+    return _namespaces(names) + _links(names)
+
+
+def _namespaces(names: Names) -> list[str]:
+    found = (str(record["name"]) for record in ip_json("netns", "list"))
+    return [name for name in found if names.owns_namespace(name)]
+
+
+def _links(names: Names) -> list[str]:
+    found = (str(record["ifname"]) for record in ip_json("link", "show"))
+    return [name for name in found if names.owns_link(name)]
 
 
 def server_address(subnet: IPv4Network) -> IPv4Address:
@@ -62,15 +120,6 @@ def server_address(subnet: IPv4Network) -> IPv4Address:
     '10.20.4.1'
     """
     return subnet[1]
-
-
-def device_address(subnet: IPv4Network, device: int) -> IPv4Address:
-    """Return a device's address.
-
-    >>> str(device_address(IPv4Network("10.20.4.0/22"), 300))
-    '10.20.5.46'
-    """
-    return subnet[device + 2]
 
 
 def free_subnet(lab: str, taken: list[IPv4Network]) -> IPv4Network:
@@ -122,11 +171,3 @@ def _device_side(address: IPv4Address, packet: int) -> Iterator[str]:
     yield f"address add {address}/{PREFIX} dev eth0"
     yield "link set lo up"
     yield f"link set eth0 mtu {packet} up"
-
-
-@contextlib.contextmanager
-def _one_at_a_time(labs: Path) -> Iterator[None]:
-    """Let no other lab of this folder choose its subnet meanwhile."""
-    with (labs / ".lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -1,21 +1,74 @@
-"""What is written down of a lab: enough to run on it and to show it; not needed to remove it."""
+"""What a lab's parts are called, which is enough to remove it, and what is written down of it."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import re
 import shutil
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from fedpace.errors import InputError
-from fedpace.files import made_folder, write_text
-from fedpace.lab.names import Names
+from fedpace.files import write_text
 from fedpace.network.join import device_names
 
 FILE = "lab.json"
+LONGEST_NAME = 32
+
+
+@dataclass(frozen=True)
+class Names:
+    """Name the parts of a lab, so that they are found again whatever was killed.
+
+    Names of interfaces have at most 15 characters: a hash stands for the lab's name there.
+
+    >>> names = Names("proto")
+    >>> names.namespace(7), len(names.veth(999)) <= 15
+    ('fp-proto-007', True)
+    """
+
+    lab: str
+
+    def __post_init__(self) -> None:
+        fine = re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", self.lab)
+        if not fine or len(self.lab) > LONGEST_NAME:
+            raise InputError(
+                f"--name must be up to {LONGEST_NAME} small letters, digits and hyphens, got "
+                f"'{self.lab}'; write proto"
+            )
+
+    @property
+    def bridge(self) -> str:
+        """The bridge that joins the devices."""
+        return f"fp{self._short}b"
+
+    def namespace(self, device: int) -> str:
+        """Return the network namespace of a device."""
+        return f"fp-{self.lab}-{device:03d}"
+
+    def veth(self, device: int) -> str:
+        """Return the bridge's end of a device's link."""
+        return f"fp{self._short}d{device:03d}"
+
+    def owns_namespace(self, name: str) -> bool:
+        """Tell whether a namespace is this lab's.
+
+        >>> Names("a").owns_namespace("fp-a-001"), Names("a").owns_namespace("fp-a-1-001")
+        (True, False)
+        """
+        return re.fullmatch(rf"fp-{self.lab}-\d{{3}}", name) is not None
+
+    def owns_link(self, name: str) -> bool:
+        """Tell whether an interface is this lab's."""
+        return re.fullmatch(rf"fp{self._short}(b|d\d{{3}})", name) is not None
+
+    @property
+    def _short(self) -> str:
+        return hashlib.blake2b(self.lab.encode(), digest_size=4).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -24,26 +77,20 @@ class Lab:
 
     Parameters
     ----------
-    name : str
-        The lab's name.
-    devices : int
-        How many.
+    name, devices : str, int
+        The lab's name, and how many devices it has.
     setup : str
         The study whose model and local steps the rates were made for.
-    asked : list of seconds
-        The round time asked for each device, before `time_scale`.
-    time_scale : float
-        What all times are multiplied with.
+    asked, time_scale : list of seconds, float
+        The round time asked for each device, and what all of them are multiplied with.
     how : "namespaces" or "paced"
         Whether `tc` or the devices themselves keep the rates.
     host, port : str, int
         Where the server listens.
     packet : int
         The longest packet of its links, in bytes.
-    rates : list of bytes per second
-        Of each device's link; empty until they are known.
-    measured : list of seconds
-        The round time measured last for each device, scaled; empty until then.
+    rates, measured : lists of bytes per second, and of seconds
+        Of each device's link, and of its round as measured last; empty until they are known.
     """
 
     name: str
@@ -85,11 +132,6 @@ def labs_folder(given: Path | None = None) -> Path:
 def lab_folder(name: str, given: Path | None = None) -> Path:
     """Return the folder of one lab."""
     return labs_folder(given) / Names(name).lab
-
-
-def make_folder(folder: Path) -> None:
-    """Make a lab's folder, which holds private keys: for this user only."""
-    made_folder(folder, "--state", mode=0o700)
 
 
 def claim(lab: Lab, folder: Path) -> None:

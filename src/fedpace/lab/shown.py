@@ -73,15 +73,13 @@ def _place(lab: Lab) -> str:
 def _times(lab: Lab) -> dict[str, list[str]]:
     """Return the columns of what was asked of each device and what was measured."""
     unknown = [UNKNOWN] * lab.devices
-    rates = [f"{rate / 1000:.1f}" for rate in lab.rates]
-    measured = [f"{seconds:.4f}" for seconds in lab.measured]
     pairs = zip(lab.measured, lab.wanted, strict=False)
     return {
         "device": lab.device_names,
         "asked\nseconds": [f"{seconds:.4f}" for seconds in lab.wanted],
-        "measured\nseconds": measured or unknown,
+        "measured\nseconds": [f"{seconds:.4f}" for seconds in lab.measured] or unknown,
         "error\n%": [f"{100 * (took / asked - 1):+.1f}" for took, asked in pairs] or unknown,
-        "rate\nkB/s": rates or unknown,
+        "rate\nkB/s": [f"{rate / 1000:.1f}" for rate in lab.rates] or unknown,
     }
 
 

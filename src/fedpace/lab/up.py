@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from fedpace.checks import FloatArray
-from fedpace.lab.calibration import Calibrated, calibrate
+from fedpace.files import made_folder
+from fedpace.lab.calibration import Calibrated, calibrate, packet_size, rates_for
 from fedpace.lab.down import left_of, take_down
 from fedpace.lab.emulated import CERTIFICATES, EmulatedDevices, Limits
-from fedpace.lab.iproute import may_make_networks, need_iproute
-from fedpace.lab.links import raise_network, server_address
-from fedpace.lab.register import Lab, claim, lab_folder, make_folder, taken, write_lab
-from fedpace.lab.shaping import packet_size, rates_for
+from fedpace.lab.links import may_make_networks, need_iproute, raise_network, server_address
+from fedpace.lab.register import Lab, claim, lab_folder, taken, write_lab
 from fedpace.network.certs import make_certificates
 from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
@@ -53,18 +52,15 @@ def bring_up(
         Whose model and local steps the devices are measured with.
     name : str
         The lab's name; two labs with different names do not touch each other.
-    times : str
-        The devices' round times, see `fedpace.times.distributions.usual_times`.
-    time_scale : float > 0
-        What all of them are multiplied with.
+    times, time_scale : str, float > 0
+        The devices' round times, see `fedpace.times.distributions.usual_times`, and what all of
+        them are multiplied with.
     seed : int
         Of the stream that times are drawn from, as in a simulated run of this seed.
     paced : bool
         Let devices keep their rates themselves, on the loopback; always so without root.
-    limits : Limits, optional
-        Of the devices' computation.
-    state : Path, optional
-        Where labs are written down.
+    limits, state : Limits, Path, optional
+        Of the devices' computation, and where labs are written down.
     say : callable of a str
         Told what is done.
     """
@@ -72,7 +68,7 @@ def bring_up(
         raise taken(name, left[0])
     lab = _planned(study, name, _asked(study, times, seed), time_scale, paced=paced)
     folder = lab_folder(name, state)
-    make_folder(folder)
+    made_folder(folder, "--state", mode=0o700)  # it holds private keys
     claim(lab, folder)  # first, so that the folder is known as this lab's
     try:
         lab = _connected(lab, folder.parent)
@@ -82,8 +78,7 @@ def bring_up(
     except BaseException:
         take_down(name, state)
         raise
-    rates, measured = found.rates.tolist(), found.measured.seconds.tolist()
-    lab = replace(lab, rates=rates, measured=measured)
+    lab = replace(lab, rates=found.rates.tolist(), measured=found.measured.seconds.tolist())
     write_lab(lab, folder)
     return lab, found
 

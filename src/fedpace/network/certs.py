@@ -31,15 +31,12 @@ def make_certificates(
 
     Parameters
     ----------
-    folder : Path
-        Where the files go.
+    folder, days : Path, int
+        Where the files go, and how long certificates are valid.
     devices : names
         A device's name is the common name of its certificate.
     hosts : names or addresses
-        What devices call the server by; its certificate holds for these, and for those that it
-        held for before.
-    days : int
-        How long certificates are valid.
+        What devices call the server by; its certificate also holds for those that it held before.
 
     Returns
     -------

@@ -38,10 +38,9 @@ class Question(NamedTuple):
 
 
 class Response(NamedTuple):
-    """What came of a question.
+    """What came of a question, `seconds` after it was sent: a whole answer, or none.
 
-    `seconds` run from sending to the arrival of the whole answer, or to giving it up. `problem`
-    is empty, or says why there is no frame to use: "lost", "late", or what is wrong with it.
+    `problem` is empty, or says why no frame can be used: "lost", "late", or what is wrong with it.
     """
 
     client: int
@@ -80,16 +79,8 @@ class Connection:
     """Ask a device, and match what it says with what it was asked.
 
     A device that did not answer in time owes the answer still: it is not asked again until the
-    answer comes, late, or the connection ends.
-
-    Parameters
-    ----------
-    client, channel : int, Channel
-        Who it is, and the line to it.
-    refuse : callable of (client, reason, details)
-        Told of everything that is not accepted.
-    freed : callable of (Connection, Response)
-        Told when an answer has come and the device can be asked again.
+    answer comes, late, or the connection ends. `refuse` is told of everything that is not
+    accepted, `freed` when an answer has come and the device can be asked again.
     """
 
     def __init__(
@@ -116,10 +107,7 @@ class Connection:
     def ask(
         self, question: Question, tell: Tell = lambda _: None, seconds: float | None = None
     ) -> None:
-        """Send the question, and do not wait: `tell` is called once, with what came of it.
-
-        For `seconds` the device may be silent over it, then it is given up; None: never.
-        """
+        """Send the question; `tell` is called once: by `seconds`, or without them when it ends."""
         now = time.monotonic()
         if self._gone or self.owes:
             tell(Response.lost(self.client))
@@ -169,7 +157,8 @@ class Connection:
         problem = self._problem(opened, frame)
         response = self._response(opened, frame, problem)
         if problem:
-            self._refuse(self.client, problem, _told(frame))
+            said = f"{frame.header.get('message', '')!s:.200}"
+            self._refuse(self.client, problem, said or f"a frame '{frame.kind:.20}'")
         self._open = None
         self.channel.most_floats = 0
         self._freed(self, response)
@@ -187,7 +176,3 @@ class Connection:
     def _response(self, opened: _Open, frame: Frame, problem: str) -> Response:
         seconds = time.monotonic() - opened.sent
         return Response(self.client, frame, seconds, len(opened.question.frame), problem)
-
-
-def _told(frame: Frame) -> str:
-    return f"{frame.header.get('message', '')!s:.200}" or f"a frame '{frame.kind:.20}'"

@@ -23,9 +23,9 @@ SILENCE = 60.0
 BEAT = 5.0
 # Seconds before a device tries again, doubled each time up to the second.
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
-# A server that refuses a certificate hangs up without a word; so often it is no accident.
+# A server that refuses a certificate hangs up without a word; this often is no accident.
 TURNED_AWAY = 3
-# So much of a message about a wrong argument, file or setting is told to the server.
+# Characters of a message about a wrong argument, file or setting that the server is told.
 MESSAGE = 500
 PONG = encoded("pong")
 GONE = (OSError, EOFError, TimeoutError, FrameError)
@@ -48,10 +48,9 @@ def serve(
 ) -> None:
     """Join a server under a name, and train when asked, until told goodbye.
 
-    A connection that breaks is made again, with a pause that grows from 0.2 s to 5 s, so that
-    servers may come and go. The data stay here: only updates, counts, norms, losses, times and
-    what went wrong are sent: of an `InputError` its message, of any other error its type, because
-    its message may quote a sample.
+    A connection that breaks is made again, after 0.2 s to 5 s: servers may come and go. The data
+    stay here. Only updates, counts, norms, losses, times and what went wrong are sent: of an
+    `InputError` its message, of any other error its type, as its message may quote a sample.
 
     Parameters
     ----------
@@ -60,18 +59,15 @@ def serve(
     name : str
         One of the names that the server expects; with TLS the common name of the certificate.
     prepare : callable of a job
-        Returns the Trainer for a job, a dict of JSON values that the server sends. Called once
-        for each new job; a job that comes again, after a broken connection say, keeps its
-        trainer.
-    tls : ssl.SSLContext, optional
-        See `fedpace.network.tls.client_context`; needed unless the host is a loopback address.
+        Returns the Trainer for a job, a dict of JSON values. Called once for each new job: one
+        that comes again, after a broken connection say, keeps its trainer.
+    tls, insecure : ssl.SSLContext, bool, optional
+        See `fedpace.network.tls.client_context`; needed unless the host is a loopback address, or
+        a plain connection to another machine is allowed.
     pace : Pace, optional
-        Bytes per second up and down that the device itself keeps to, where no one else limits
-        the line.
+        Bytes per second up and down that the device itself keeps to.
     patience : float > 0, optional
         Seconds without any server after which to give up; None for never.
-    insecure : bool
-        Allow a plain connection to another machine.
 
     Raises
     ------
@@ -90,10 +86,8 @@ class Device:
     def __init__(
         self, name: str, prepare: Prepare, executor: Executor, *, pace: Pace | None = None
     ) -> None:
-        self._name = name
-        self._prepare = prepare
-        self._executor = executor
-        self._pace = pace
+        self._name, self._prepare = name, prepare
+        self._executor, self._pace = executor, pace
         self._job: dict[str, Any] | None = None
         self._trainer: Trainer | None = None
         self._greeted = False

@@ -30,10 +30,9 @@ class DeviceServer:
         Of the devices that are let in; client i is the i-th.
     host, port : str, int
         Where to listen; port 0 takes a free one, see `address`.
-    tls : ssl.SSLContext, optional
-        See `fedpace.network.tls.server_context`; needed unless the host is a loopback address.
-    insecure : bool
-        Allow plain connections from other machines.
+    tls, insecure : ssl.SSLContext, bool, optional
+        See `fedpace.network.tls.server_context`; needed unless the host is a loopback address, or
+        plain connections from other machines are allowed.
     heartbeat, silence : float > 0
         Seconds between signs of life that are asked for, and without any after which a device
         is taken for gone; over a question it may be silent until the deadline.
@@ -43,7 +42,7 @@ class DeviceServer:
     address : (str, int)
         Where it listens.
     refusals : Counter of (client, reason)
-        How often something of a client was refused.
+        How often something was refused.
     """
 
     def __init__(

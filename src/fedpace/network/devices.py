@@ -12,11 +12,9 @@ import numpy as np
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError, TooFewClientsError
 from fedpace.models.model import Model
-from fedpace.network.attendance import GRACE, Attendance
-from fedpace.network.deadlines import Deadlines
 from fedpace.network.device_server import DeviceServer
-from fedpace.network.inbox import Inbox
 from fedpace.network.screen import Screen
+from fedpace.network.waiting import GRACE, Attendance, Deadlines, Inbox
 from fedpace.network.wire import Floats
 from fedpace.remote.replies import as_reply
 from fedpace.remote.roster import Roster
@@ -24,15 +22,14 @@ from fedpace.rounds.backend import Evaluation, Reply, Task
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Presence
 
-# So often is an evaluation that nobody answers tried, each time with twice as long to answer.
+# Tries of an evaluation that nobody answers, each with twice as long to answer.
 ATTEMPTS = 3
 
 
 class Devices:
     """Train on devices that hold their own data; client i is the device of the i-th name.
 
-    One server carries any number of these, one after another: make a `Devices` for each run,
-    and `prepare` it with the run's job.
+    Make one for each run, and `prepare` it with the run's job; one server carries them in turn.
 
     Parameters
     ----------
@@ -43,10 +40,8 @@ class Devices:
     deadline : float > 0, optional
         Seconds after which a task, or an evaluation, does without those who have not answered.
         None: three times the largest estimated time among those asked; see `Deadlines`.
-    least : int ≥ 1, optional
-        While fewer devices are there, wait; None: half of them, rounded up.
-    patience : float ≥ 0
-        Seconds to wait for that many.
+    least, patience : int ≥ 1, float ≥ 0, optional
+        Wait while fewer devices are there, up to `patience` seconds; None: half, rounded up.
     grace : float ≥ 0
         Seconds that `prepare` gives the others to join, or to come back.
     say : callable of a str, optional
@@ -99,8 +94,8 @@ class Devices:
         job : dict of JSON values
             What the devices are told of the run.
         samples : mapping of names to counts, optional
-            The `samples` of the same run before its server was started again: the weights are
-            those of these counts, and a device that names another is not let in.
+            The `samples` of the same run before a restart: the weights follow from these counts,
+            and a device that names another is not let in.
 
         Raises
         ------
@@ -158,8 +153,6 @@ class Devices:
 
     def present(self, round_index: int, seconds: float) -> Presence:  # noqa: ARG002
         """Return who is there, prepared, and owes no answer; wait for `least`, those at work too.
-
-        What an evaluation before has waited counts as well.
 
         Raises
         ------
@@ -224,8 +217,7 @@ class Devices:
             for each in came:
                 if not each.problem:
                     self._evaluations.observe(each.client, each.seconds)
-            evaluation = self._screen.evaluation(came)
-            if evaluation is not None:
+            if (evaluation := self._screen.evaluation(came)) is not None:
                 return evaluation
         raise TooFewClientsError(
             f"at least one device must evaluate the model, got none in {ATTEMPTS} attempts, the "

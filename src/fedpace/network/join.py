@@ -27,18 +27,14 @@ def join(
 
     Parameters
     ----------
-    address : str
-        HOST:PORT of the server.
-    name : str
-        The device's name.
-    certs : Path, optional
-        The folder of ca.pem, NAME.pem and NAME-key.pem; only on loopback may it be missing.
-    shards : Path, optional
-        See `OwnShard`.
-    pace : float, optional
-        Bytes per second, down and up, that the device keeps to by itself.
-    patience : float, optional
-        Seconds without any server after which to give up.
+    address, name : str
+        HOST:PORT of the server, and the device's name.
+    certs, shards : Path, optional
+        The folder of ca.pem, NAME.pem and NAME-key.pem, which may be missing on loopback only; for
+        that of shards see `OwnShard`.
+    pace, patience : float, optional
+        Bytes per second, down and up, that the device keeps to by itself, and seconds without any
+        server after which to give up.
     """
     from fedpace.network.shard import OwnShard
 

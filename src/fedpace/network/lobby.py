@@ -15,10 +15,9 @@ from fedpace.network.tls import certified_name
 from fedpace.network.wire import Channel, Frame, FrameError, encoded
 from fedpace.remote.roster import Roster
 
-# A device that says nothing for so many seconds after connecting, or is not done with the TLS
-# handshake, is not let in.
+# Seconds for the TLS handshake, and for the device to say hello; then it is not let in.
 HELLO = 20.0
-# So many may knock at the same moment.
+# Devices that may knock at the same moment.
 BACKLOG = 1024
 # Seconds that devices are given to read the goodbye.
 LEAVE = 5.0
@@ -36,16 +35,10 @@ class Assignment(NamedTuple):
 
 
 class Lobby:
-    """Keep the connections of all devices; lives in one event loop.
+    """Keep the connections of all devices that are let in by name; lives in one event loop.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Who is let in.
-    refuse : callable of (client, reason, details)
-        Told of everything that is not accepted.
-    changed : callable
-        Called when who can be asked may have changed.
+    `refuse` is told client, reason and details of everything that is not accepted; `changed` is
+    called when who can be asked may have changed.
     """
 
     def __init__(

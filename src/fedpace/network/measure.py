@@ -44,10 +44,7 @@ class RunProgress(NamedTuple):
 
 @dataclass(frozen=True)
 class Waiting:
-    """While fewer than `least` devices are there, training waits, up to `patience` seconds.
-
-    None: half of the devices.
-    """
+    """Until `least` devices are there, or half of them, training waits up to `patience` seconds."""
 
     least: int | None = None
     patience: float = 600.0
@@ -65,8 +62,7 @@ def run_on_devices(
 ) -> None:
     """Run all jobs and store each when it is finished; what is stored is not run again.
 
-    After every round a checkpoint is written, so that the same call goes on from the last
-    finished round, whatever ended it.
+    Every round is written to a checkpoint: the same call goes on from there, whatever ended it.
     """
     store = Store(directory)
     store.tidy()
@@ -74,10 +70,19 @@ def run_on_devices(
         standing = RunProgress(job, done, len(jobs))
         progress(standing)
         if is_stored(store, study, job, say):
-            _forget_checkpoint(study, job, directory)
+            with contextlib.suppress(OSError):  # left if the server was killed after storing
+                _checkpoint_path(study, job, directory).unlink(missing_ok=True)
             continue
         journal = checkpoint_of(study, job, directory)
-        devices = _devices(study, job, server, waiting, say)
+        devices = Devices(
+            server,
+            model_of(study),
+            Seeds(job.seed),
+            deadline=None if study.network is None else study.network.deadline,
+            least=waiting.least,
+            patience=waiting.patience,
+            say=say,
+        )
         # The weights of a run are those that it began with, whoever is there after a restart.
         devices.prepare(job_of(study, job.seed, server.names), journal.notes.get(SAMPLES))
         journal.notes[SAMPLES] = devices.samples
@@ -118,12 +123,6 @@ def _checkpoint_path(study: Study, job: Job, directory: Path) -> Path:
     return directory / "checkpoints" / f"{run_key(study, *job)}.npz"
 
 
-def _forget_checkpoint(study: Study, job: Job, directory: Path) -> None:
-    """Remove what is left of a run that was stored when the server was killed."""
-    with contextlib.suppress(OSError):
-        _checkpoint_path(study, job, directory).unlink(missing_ok=True)
-
-
 def write_times(study: Study, jobs: Sequence[Job], directory: Path, clients: int) -> Path:
     """Write each client's usual seconds, one per line, as the simulator reads them.
 
@@ -139,9 +138,8 @@ def write_times(study: Study, jobs: Sequence[Job], directory: Path, clients: int
 def usual_seconds(runs: Sequence[Sequence[Row]], clients: int) -> FloatArray:
     """Return the median over runs of the median that a client took in each.
 
-    So a run of full participation, in which all devices compute at once and which has most rounds
-    of each client, counts for no more than any other. A client that never answered gets the
-    median of the others.
+    So a run of full participation, with most rounds of each client and all devices computing at
+    once, counts no more than others. A client that never answered gets the median of the others.
     """
     usual = np.full((len(runs), clients), np.nan)
     for index, rows in enumerate(runs):
@@ -159,22 +157,3 @@ def medians(values: FloatArray) -> FloatArray:
     found = np.full(values.shape[1], np.nan)
     found[known] = np.nanmedian(values[:, known], axis=0)
     return found
-
-
-def _devices(
-    study: Study,
-    job: Job,
-    server: DeviceServer,
-    waiting: Waiting,
-    say: Callable[[str], None],
-) -> Devices:
-    """Return the backend of a run."""
-    return Devices(
-        server,
-        model_of(study),
-        Seeds(job.seed),
-        deadline=None if study.network is None else study.network.deadline,
-        least=waiting.least,
-        patience=waiting.patience,
-        say=say,
-    )

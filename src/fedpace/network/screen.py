@@ -17,22 +17,16 @@ from fedpace.remote.screening import BadReplyError, Border, finite, whole
 from fedpace.rounds.backend import Evaluation
 from fedpace.rounds.local import Counted
 
-# Who claims to hold out more than so many times what is usual, both as a number and as a share of
-# what it trains on, has no larger say in the accuracy.
+# Whoever claims to hold out more than this times what is usual, both as a number and as a share
+# of what it trains on, has no larger say in the accuracy.
 MOST_HELD_OUT = 10.0
 
 
 class Screen:
     """Look at the answers of one job, and refuse or bound what cannot be right.
 
-    Parameters
-    ----------
-    length : int
-        The number of parameters.
-    refuse : callable of (client, reason, details)
-        Told of everything that is refused or bounded.
-    roster : Roster
-        Learns how many samples each client has.
+    Updates have `length` numbers. `refuse` is told client, reason and details of everything that
+    is refused or bounded. The roster learns how many samples each client has.
     """
 
     def __init__(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,7 @@ from pydantic import ValidationError
 import fedpace
 from fedpace.data.shards import Shards, Split
 from fedpace.errors import InputError
-from fedpace.files import write_whole
+from fedpace.files import locked, write_whole
 from fedpace.rounds.local import LocalSteps, LocalTrainer
 from fedpace.seeds import Seeds
 from fedpace.studies.experiment import model, split
@@ -34,16 +31,11 @@ def job_of(study: Study, seed: int, names: list[str]) -> dict[str, Any]:
 
 
 class OwnShard:
-    """Prepare a device for jobs; its samples are kept from one job to the next.
+    """Prepare the device of a name for jobs; its samples are kept from one job to the next.
 
-    Parameters
-    ----------
-    name : str
-        The device's name, which says which client it is.
-    folder : Path, optional
-        Where shards lie that were dealt out before. The devices of a lab share a machine, and not
-        all of them can hold all images at once: the first deals out, for all. Without it the
-        device deals out by itself, and drops what is not its own.
+    The devices of a lab share a machine, and not all of them can hold all images at once: the
+    first deals the shards out into `folder`, for all. Without a folder, the device deals out by
+    itself, and drops what is not its own.
     """
 
     def __init__(self, name: str, folder: Path | None = None) -> None:
@@ -84,7 +76,7 @@ class OwnShard:
             return _alone(split(study, seed), client)
         path = self._folder / f"{_data_key(study, seed)}-{client:04d}.npz"
         if not path.exists():
-            with _locked(self._folder):
+            with locked(self._folder):
                 if not path.exists():
                     _deal_out(study, seed, self._folder)
         return _loaded(path)
@@ -102,35 +94,19 @@ def _deal_out(study: Study, seed: int, folder: Path) -> None:
     for client in range(whole.train.n):
         own = _alone(whole, client)
         path = folder / f"{_data_key(study, seed)}-{client:04d}.npz"
-        arrays = {
-            "train_x": own.train.x,
-            "train_y": own.train.y,
-            "test_x": own.test.x,
-            "test_y": own.test.y,
-        }
+        arrays = {f"{part}_x": shards.x for part, shards in own._asdict().items()}
+        arrays |= {f"{part}_y": shards.y for part, shards in own._asdict().items()}
         write_whole(path, lambda part, arrays=arrays: np.savez(part, **arrays))  # type: ignore[misc]
 
 
 def _loaded(path: Path) -> Split:
     with np.load(path, allow_pickle=False) as file:
         arrays = dict(file)
-    return Split(
-        Shards.from_clients([arrays["train_x"]], [arrays["train_y"]]),
-        Shards.from_clients([arrays["test_x"]], [arrays["test_y"]]),
-    )
+    parts = ((arrays[f"{part}_x"], arrays[f"{part}_y"]) for part in Split._fields)
+    return Split(*(Shards.from_clients([x], [y]) for x, y in parts))
 
 
 def _alone(whole: Split, client: int) -> Split:
     """Copy one client's samples, so that the others' can be dropped."""
-    return Split(*(_copied(each.client(client)) for each in whole))
-
-
-def _copied(shards: Shards) -> Shards:
-    return Shards(shards.x.copy(), shards.y.copy(), shards.offsets)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    with (folder / ".lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    own = (each.client(client) for each in whole)
+    return Split(*(Shards(each.x.copy(), each.y.copy(), each.offsets) for each in own))

@@ -18,7 +18,7 @@ NO_FLOATS: Floats = np.empty(0, dtype=np.float32)
 SHORT_HEADER = 4 << 10
 LONG_HEADER = 1 << 20
 MOST_DIGITS = 19
-# Read in pieces of so many bytes: each is a sign of life, however slow the line.
+# Bytes read at a time: each piece is a sign of life, however slow the line.
 PIECE = 64 << 10
 LENGTH = struct.Struct("!I")
 
@@ -63,7 +63,7 @@ class Channel:
     """Send and receive frames over one connection, and know when the other side was last heard.
 
     `most_floats` limits what a frame may bring: a longer one is refused by its header, before
-    any memory is taken for it. With `silence`, so many seconds without a byte are an error.
+    any memory is taken for it. More than `silence` seconds without a byte are an error.
     """
 
     def __init__(
@@ -77,10 +77,8 @@ class Channel:
     ) -> None:
         self.most_floats = 0
         self.heard = time.monotonic()
-        self._reader = reader
-        self._writer = writer
-        self._longest_header = longest_header
-        self._silence = silence
+        self._reader, self._writer = reader, writer
+        self._longest_header, self._silence = longest_header, silence
         self._sending = asyncio.Lock()  # frames must not mingle
         self._up = _Bucket(pace.up) if pace else None
         self._down = _Bucket(pace.down) if pace else None
@@ -118,9 +116,7 @@ class Channel:
         count = header["floats"]
         if count > self.most_floats:
             raise FrameError(f"{count} numbers, where at most {self.most_floats} are expected")
-        floats = NO_FLOATS
-        if count:
-            floats = np.frombuffer(await self._exactly(4 * count), dtype="<f4")
+        floats = np.frombuffer(await self._exactly(4 * count), "<f4") if count else NO_FLOATS
         return Frame(header, floats, LENGTH.size + length + 4 * count)
 
     @property

@@ -12,22 +12,18 @@ from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
 
-# An update so many times as long as is usual is no update. A diverging fleet grows by less a round.
+# Times the usual length beyond which an update is none. A diverging fleet grows by less a round.
 LONGEST_UPDATE = 100.0
-# Or so many times as long as the client's own first ones: where others have nothing left to learn,
-# one that has may move much further than they do. Its later ones do not count, or it could work its
-# way up.
+# Or times the client's own first ones: where others have nothing left to learn, one that has may
+# move much further. Its later ones do not count, or it could work its way up.
 LONGEST_OF_ITS_OWN = 10.0
-# A reported gradient norm counts for at most so many times what the others report: whoever
-# inflates it is drawn more often, but not without end.
+# Times what the others report that a gradient norm counts for at most: whoever inflates it is
+# drawn more often, but not without end.
 LARGEST_NORM = 10.0
-# A reported loss counts for at most so many times what the others report, and at least for that
-# part of it: one client alone shall not end a run.
+# The same for a loss, and its inverse at least: one client alone shall not end a run.
 WIDEST_LOSS = 10.0
-# So many replies tell what is usual.
-FEWEST = 5
-# The latest so many are remembered.
-MEMORY = 200
+# Replies that tell what is usual, and the latest that are remembered.
+FEWEST, MEMORY = 5, 200
 
 
 class BadReplyError(Exception):
@@ -78,9 +74,7 @@ class Border:
 
     def grad_norm(self, client: int, value: object) -> float:
         """Return a reported gradient norm, at most ten times the median of the others."""
-        norm = finite("the gradient norm", value)
-        if norm < 0:
-            raise BadReplyError(f"the gradient norm is negative: {norm:g}")
+        norm = finite("the gradient norm", value, negative=False)
         usual = self._norms.median_of_others(client)
         if usual is not None:
             norm = min(norm, LARGEST_NORM * usual)
@@ -89,10 +83,7 @@ class Border:
 
     def seconds(self, value: object) -> float:
         """Return a reported duration."""
-        seconds = finite("the time", value)
-        if seconds < 0:
-            raise BadReplyError(f"the time is negative: {seconds:g}")
-        return seconds
+        return finite("the time", value, negative=False)
 
     def count(self, value: object) -> int:
         """Return a number of samples."""
@@ -137,8 +128,8 @@ class _Latest:
             del self._ordered[bisect_left(self._ordered, self._of.pop(client))]
 
 
-def finite(name: str, value: object) -> float:
-    """Return a value that is a finite number."""
+def finite(name: str, value: object, *, negative: bool = True) -> float:
+    """Return a value that is a finite number, `negative` or not."""
     try:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError
@@ -147,6 +138,8 @@ def finite(name: str, value: object) -> float:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise BadReplyError(f"{name} is no finite number: {value!r:.40}") from None
+    if number < 0 and not negative:
+        raise BadReplyError(f"{name} is negative: {number:g}")
     return number
 
 

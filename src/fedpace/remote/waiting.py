@@ -39,19 +39,13 @@ def waited_for(
     Parameters
     ----------
     look : callable
-        Returns what is waited for, or None as long as it is not there.
-    patience : float, seconds
-        How long to wait for it.
-    pause : float, seconds
-        Between two looks.
-    missing : callable
-        Says what is missing, for messages and for the error.
-    remedy : str
-        What to do about it, for the error.
+        Returns what is waited for, or None while it is not there.
+    patience, pause, quiet : float, seconds
+        How long to wait for it, between two looks, and before the first message.
+    missing, remedy : callable, str
+        What is missing, for messages and for the error, and what to do about it.
     say : callable of a str
         Told what is waited for, and again every ten seconds.
-    quiet : float, seconds
-        Before it is told for the first time.
     clock : Clock
         The time; its `sleep` may return early when something changes.
 

@@ -1,21 +1,38 @@
-"""A journal on disk: one file, replaced whole after every round."""
+"""A journal remembers finished rounds; a checkpoint does so in one file, replaced whole."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.errors import InputError
 from fedpace.files import UNREADABLE, write_through
-from fedpace.rounds.journal import Found
 from fedpace.rounds.rows import Row, packed_rows, unpacked_rows
 from fedpace.rounds.state import State, packed, unpacked
+
+
+class Found(NamedTuple):
+    """How far a run had got: its rows, the state after the last, and the generator's state."""
+
+    state: State
+    rows: Sequence[Row]
+    rng: dict[str, Any]
+
+
+class Journal(Protocol):
+    """Remembers finished rounds, so that a run goes on where it was ended."""
+
+    def resume(self) -> Found | None:
+        """Return how far the run had got, or None if it had not begun."""
+
+    def record(self, state: State, row: Row, rng: np.random.Generator) -> None:
+        """Keep a finished round; return when it is safe."""
 
 
 class Checkpoint:
@@ -54,13 +71,10 @@ class Checkpoint:
         """Write the round to the disk."""
         self._rows.append(row)
         about = {"about": self.about, "notes": self.notes, "rng": rng.bit_generator.state}
-        arrays = {
-            "about": np.array(json.dumps(about)),
-            **_prefixed("state", packed(state._asdict())),
-            **_prefixed("rows", packed_rows(self._rows)),
-        }
+        parts = {"state": packed(state._asdict()), "rows": packed_rows(self._rows)}
+        arrays = {f"{part}-{name}": each for part in parts for name, each in parts[part].items()}
         buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **arrays)
+        np.savez(buffer, allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
         write_through(self.path, buffer.getvalue())
 
     def remove(self) -> None:
@@ -74,8 +88,8 @@ class Checkpoint:
                 arrays = dict(file)
             record = json.loads(str(arrays["about"]))
             about, self.notes = record["about"], record["notes"]
-            state = State(**unpacked(_without_prefix("state", arrays)))
-            self._rows = unpacked_rows(_without_prefix("rows", arrays))
+            state = State(**unpacked(_part("state", arrays)))
+            self._rows = unpacked_rows(_part("rows", arrays))
             self._found = Found(state, tuple(self._rows), record["rng"])
         except UNREADABLE as error:
             raise InputError(
@@ -87,13 +101,6 @@ class Checkpoint:
             )
 
 
-def _prefixed(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    return {f"{prefix}-{name}": array for name, array in arrays.items()}
-
-
-def _without_prefix(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    return {
-        name.removeprefix(f"{prefix}-"): array
-        for name, array in arrays.items()
-        if name.startswith(f"{prefix}-")
-    }
+def _part(part: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    named = ((name.partition("-"), array) for name, array in arrays.items())
+    return {name: array for (first, _, name), array in named if first == part}

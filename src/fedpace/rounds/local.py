@@ -82,6 +82,34 @@ class LocalSteps:
         local -= gradient
 
 
+class Held:
+    """Evaluate a model on samples that are held here; whoever extends this holds them."""
+
+    data: Split
+    model: Model
+
+    def loss(self, parameters: FloatArray) -> float:
+        """Return the mean loss over the training samples."""
+        losses = self.model.losses(parameters, self._whole_train_x, self.data.train.y)
+        return float(losses.mean(dtype=np.float64))
+
+    def right(self, parameters: FloatArray) -> NDArray[np.bool_]:
+        """Return which of the samples held out are classified right."""
+        return self.model.correct(parameters, self._whole_test_x, self.data.test.y)
+
+    @cached_property
+    def _train_x(self) -> AnyFloats:
+        return self.model.prepared(self.data.train.x)
+
+    @cached_property
+    def _whole_train_x(self) -> AnyFloats:
+        return self.model.prepared_whole(self.data.train.x)
+
+    @cached_property
+    def _whole_test_x(self) -> AnyFloats:
+        return self.model.prepared_whole(self.data.test.x)
+
+
 class Counted(NamedTuple):
     """A client's share in an evaluation: its mean loss, and how many held out it got right."""
 
@@ -91,21 +119,15 @@ class Counted(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class LocalTrainer:
-    """One client that holds its own samples, and no one else's.
-
-    For the same seeds its numbers are those of the simulator.
+class LocalTrainer(Held):
+    """One client with its own samples only; for the same seeds its numbers are the simulator's.
 
     Parameters
     ----------
-    data : Split
-        The samples of this client alone.
-    model : Model
-        What is trained.
-    seeds : Seeds
-        The run's.
-    client : int
-        The client's number in the fleet, which its batches depend on.
+    data, model : Split, Model
+        The samples of this client alone, and what is trained on them.
+    seeds, client : Seeds, int
+        The run's, and the client's number in the fleet: its batches depend on both.
     steps : LocalSteps
         How it trains.
     """
@@ -127,30 +149,12 @@ class LocalTrainer:
         """Return the update and the gradient norm of one round."""
         rows = self.steps.rows(self.seeds, round_index, self.client, 0, self.samples)
         trained = self.steps.train(
-            self.model, parameters, self._x, self.data.train.y, rows[:, None], learning_rate
+            self.model, parameters, self._train_x, self.data.train.y, rows[:, None], learning_rate
         )
         return trained.updates[0], float(trained.grad_norms[0])
 
-    def loss(self, parameters: FloatArray) -> float:
-        """Return F_i(w)."""
-        losses = self.model.losses(parameters, self._whole_x, self.data.train.y)
-        return float(losses.mean(dtype=np.float64))
-
     def evaluate(self, parameters: FloatArray) -> Counted:
         """Return F_i(w), and how many of the samples held out are classified right."""
-        if not len(self.data.test.y):
-            return Counted(self.loss(parameters), 0, 0)
-        right = self.model.correct(parameters, self._whole_test_x, self.data.test.y)
-        return Counted(self.loss(parameters), int(right.sum()), len(self.data.test.y))
-
-    @cached_property
-    def _x(self) -> AnyFloats:
-        return self.model.prepared(self.data.train.x)
-
-    @cached_property
-    def _whole_x(self) -> AnyFloats:
-        return self.model.prepared_whole(self.data.train.x)
-
-    @cached_property
-    def _whole_test_x(self) -> AnyFloats:
-        return self.model.prepared_whole(self.data.test.x)
+        held_out = len(self.data.test.y)
+        correct = int(self.right(parameters).sum()) if held_out else 0
+        return Counted(self.loss(parameters), correct, held_out)

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from copy import deepcopy
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpace.checks import FloatArray, IntArray
-from fedpace.errors import InputError, listed
+from fedpace.checks import FloatArray
+from fedpace.errors import InputError
 from fedpace.profile import Profile
 from fedpace.rounds.backend import Backend, Reply, Task
+from fedpace.rounds.checkpoint import Journal
 from fedpace.rounds.history import History
-from fedpace.rounds.journal import Journal
 from fedpace.rounds.rows import Row
 from fedpace.rounds.sampler import START, Known, Phase, Plan, Sampler, phase_of, plan_of
 from fedpace.rounds.schedules import Schedule
-from fedpace.rounds.server import Average, Server
+from fedpace.rounds.server import Average, Server, applied
 from fedpace.rounds.state import State
-from fedpace.rounds.stopping import TIME_IS_UP, Stop
+from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import Design, Draw
 from fedpace.seeds import Seeds
-
-# Floor on the estimated response rate; limits the correction for missing replies to 5×.
-LEAST_CHANCE = 0.2
 
 
 class Outcome(NamedTuple):
@@ -52,18 +47,12 @@ class Run:
 
     Parameters
     ----------
-    backend : Backend
-        Where clients train.
-    sampler : Sampler
-        What to draw from.
-    schedule : function of the round
-        The learning rate.
-    stop : Stop
-        When to end.
-    seeds : Seeds
-        For the draws.
-    server : Server
-        What becomes of the replies.
+    backend, sampler : Backend, Sampler
+        Where clients train, and what to draw them from.
+    schedule, stop : function of the round, Stop
+        The learning rate, and when to end.
+    seeds, server : Seeds, Server
+        For the draws, and what becomes of the replies.
     evaluate_every : int ≥ 0
         Evaluate the global loss in every n-th round, and estimate it from the clients' own
         losses in between; 0 for never. An estimate that would end the run is checked first.
@@ -72,10 +61,8 @@ class Run:
 
     Attributes
     ----------
-    state : State
-        Where it stands.
-    rows : list of Row
-        What happened so far.
+    state, rows : State, list of Row
+        Where it stands, and what happened so far.
     """
 
     def __init__(
@@ -140,12 +127,10 @@ class Run:
         drawn, self._drawn = self._drawn, None
         # A diverging run leaves float64; its loss says so, and `stop` ends it.
         with np.errstate(over="ignore", invalid="ignore"):
-            used, missing = self._applied(drawn.draw, reply)
-            row = self._row(reply, used, missing)._replace(
-                expected_round_seconds=drawn.expected, waiting_seconds=drawn.waited
-            )
-            row = self._evaluated(row)
-        row = row._replace(ended=self._ending.reason(row))
+            n = self.backend.weights.size
+            self.state, used = applied(self.state, self.server, drawn.draw, reply, n=n)
+            row = self._evaluated(self._row(drawn, reply, used))
+        row = row._replace(ended=self.phase.ending(self._stop).reason(row))
         self._record(row)
         return row
 
@@ -157,23 +142,16 @@ class Run:
         return Outcome(History(self.rows), self.state, plan.design, profile, plan.notes)
 
     def _begin(self) -> None:
-        backend = self.backend
-        parameters = backend.initial()
-        self.state = State(
-            parameters,
-            0,
-            0.0,
-            sampler=self.sampler.init(backend.weights.size),
-            server=self.server.init(parameters),
-        )
-        phase = self.phase
-        self.state = self.state._replace(phase=phase.name)
+        parameters = self.backend.initial()
+        sampler = self.sampler.init(self.backend.weights.size)
+        phase = phase_of(self.sampler, sampler)
+        server = self.server.init(parameters)
+        self.state = State(parameters, 0, 0.0, phase=phase.name, sampler=sampler, server=server)
         self._rng = self._seeds.stream(*phase.stream)
-        found = backend.evaluate(parameters, due=not self._stop.blind)
+        found = self.backend.evaluate(parameters, due=not self._stop.blind)
         loss, accuracy = (math.nan, math.nan) if found is None else found
         row = Row(phase.name, 0, 0.0, loss, accuracy, 0.0, 0.0)
-        if phase.until is not None:
-            self._keep(START, row)
+        self.state = phase.kept(START, self.state, row)
         self._record(row)
 
     def _resumed(self, journal: Journal) -> bool:
@@ -184,7 +162,7 @@ class Run:
         self.state, self.rows = found.state, list(found.rows)
         self._rng = self._seeds.stream(*self.phase.stream)
         self._rng.bit_generator.state = found.rng
-        self.state = self.state._replace(ended=self._over(self.rows[-1]))
+        self._end(self.rows[-1])
         return True
 
     def _known(self) -> Known:
@@ -200,35 +178,7 @@ class Run:
             self._expected = plan, expected
         return expected
 
-    def _applied(self, draw: Draw, reply: Reply) -> tuple[Draw, IntArray]:
-        """Let the server make the next model; return the weights used, and who is missing.
-
-        Client i's update is weighted by weights_i / π_i, where π_i is the chance that it answers
-        as estimated from *earlier* rounds, (answers + 1) / (draws + 1) and at least 0.2. If
-        answering is independent of what the update says, and π_i right, the aggregate is
-        unbiased: see docs/method.md. If nobody answers the model stays as it is.
-        """
-        state, n = self.state, self.backend.weights.size
-        asked, answered = _grown(state.asked, n), _grown(state.answered, n)
-        places = np.searchsorted(draw.clients, reply.clients)  # replies come in any order
-        chances = (answered[reply.clients] + 1) / (asked[reply.clients] + 1)
-        used = Draw(reply.clients, draw.weights[places] / np.maximum(chances, LEAST_CHANCE))
-        parameters, server = state.parameters, state.server
-        if reply.clients.size:
-            parameters, server = self.server.apply(server, parameters, used, reply)
-        asked[draw.clients] += 1
-        answered[reply.clients] += 1
-        self.state = state._replace(
-            parameters=parameters,
-            round=state.round + 1,
-            seconds=state.seconds + reply.lasted,
-            asked=asked,
-            answered=answered,
-            server=server,
-        )
-        return used, np.delete(draw.clients, places)
-
-    def _row(self, reply: Reply, used: Draw, missing: IntArray) -> Row:
+    def _row(self, drawn: _Drawn, reply: Reply, used: Draw) -> Row:
         """Describe the round, with the estimate of the loss in the place of the loss."""
         estimate = float(used.weights @ reply.losses) if reply.losses.size else math.nan
         return Row(
@@ -237,7 +187,7 @@ class Run:
             self.state.seconds,
             estimate,
             math.nan,
-            math.nan,
+            drawn.expected,
             reply.lasted,
             reply.clients,
             used.weights,
@@ -248,8 +198,9 @@ class Run:
             computing_seconds=reply.computing_seconds,
             bytes_down=reply.bytes_down,
             bytes_up=reply.bytes_up,
-            missing=missing,
+            missing=np.setdiff1d(drawn.draw.clients, reply.clients, assume_unique=True),
             refused=reply.refused,
+            waiting_seconds=drawn.waited,
         )
 
     def _evaluated(self, row: Row) -> Row:
@@ -258,7 +209,8 @@ class Run:
         if before.phase == row.phase and before.evaluated and not row.clients.size:  # same model
             return row._replace(loss=before.loss, accuracy=before.accuracy)
         every = self._evaluate_every
-        promise = self._ending.reason(row)
+        rule = self.phase.ending(self._stop)
+        promise = rule.reason(row)
         unknown = not row.losses.size and not self._stop.blind
         due = bool(promise) or unknown or (every > 0 and row.round % every == 0)
         found = self.backend.evaluate(self.state.parameters, due=due)
@@ -268,73 +220,24 @@ class Run:
                 return row._replace(loss=found.loss)
         unmeasured = row._replace(loss=math.nan)
         # An estimate that nobody could check must not end the run.
-        return unmeasured if promise and self._ending.reason(unmeasured) != promise else row
-
-    @property
-    def _ending(self) -> Stop:
-        """The rule that holds in this phase."""
-        until = self.phase.until
-        if until is None:
-            return self._stop
-        return replace(until, seconds=self._stop.seconds, blind=self._stop.blind)
+        return unmeasured if promise and rule.reason(unmeasured) != promise else row
 
     def _record(self, row: Row) -> None:
         """Let the sampler learn, change the phase if it says so, and keep the round."""
-        phase, state = self.phase, self.state
+        before, state = self.phase, self.state
         self.rows.append(row)
         self.state = state._replace(sampler=self.sampler.observe(state.sampler, row))
-        if self.phase.name != phase.name:
-            self._change_phase(phase, row)
-        self.state = self.state._replace(ended=self._over(row))
+        phase = self.phase
+        if phase.name != before.name:
+            self._rng = self._seeds.stream(*phase.stream)
+            self.state = phase.entered(before.kept(before.name, self.state, row))
+        self._end(row)
         if self._journal is not None:
             self._journal.record(self.state, row, self._rng)
 
-    def _over(self, row: Row) -> str:
-        """Return why the run is over, by the rule of now: a resumed run may be given more."""
-        phase, limit = self.phase, self._stop.seconds
-        if phase.until is not None:
-            late = row.ended == TIME_IS_UP and limit is not None and row.seconds >= limit
-            return TIME_IS_UP if late else ""
-        if phase.model is not None and row.phase != phase.name:
-            model = self._kept(phase.model)
-            row = row._replace(**{name: model[name] for name in ("round", "loss", "accuracy")})
-        return self._stop.reason(row) if row.round else ""
-
-    def _change_phase(self, old: Phase, row: Row) -> None:
-        """Begin the next phase, with the model that it asks for."""
-        if old.until is not None:
-            self._keep(old.name, row)
-        phase = self.phase
-        self._rng = self._seeds.stream(*phase.stream)
-        state = self.state._replace(phase=phase.name)
-        if phase.model is not None:
-            model = self._kept(phase.model)
-            state = state._replace(
-                parameters=model["parameters"],
-                round=model["round"],
-                server=deepcopy(model["server"]),
-            )
-        self.state = state
-
-    def _kept(self, name: str) -> Mapping[str, Any]:
-        models = self.state.models
-        if name not in models:
-            raise InputError(
-                f"phase must begin with a model that was kept, got '{name}' of "
-                f"{listed(models) or 'none'}; give the first phase, and that one, an `until`"
-            )
-        return models[name]  # type: ignore[no-any-return]
-
-    def _keep(self, name: str, row: Row) -> None:
-        """Keep the model, with the server's memory of it, for a later phase to begin with."""
-        model = {
-            "parameters": self.state.parameters,
-            "server": deepcopy(self.state.server),
-            "round": row.round,
-            "loss": row.loss,
-            "accuracy": row.accuracy,
-        }
-        self.state = self.state._replace(models={**self.state.models, name: model})
+    def _end(self, row: Row) -> None:
+        ended = self.phase.over(self._stop, self.state, row)
+        self.state = self.state._replace(ended=ended)
 
 
 def train(
@@ -370,9 +273,3 @@ def _drawn(design: Design, known: Known, rng: np.random.Generator) -> Draw:
             f"{known.n} clients, of whom nobody is; solve again when others come"
         )
     return design.among(present).draw(rng)
-
-
-def _grown(counts: IntArray, n: int) -> IntArray:
-    """Return the counts, with zeros for clients that have come since: no copy in most rounds."""
-    more = n - counts.size
-    return np.concatenate([counts, np.zeros(more, dtype=np.int64)]) if more > 0 else counts

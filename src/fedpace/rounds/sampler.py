@@ -1,19 +1,25 @@
-"""The sampling policy: what to draw from now, given all that was seen."""
+"""The sampling policy: what to draw from now, given all that was seen, and in which phase."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
+from fedpace.errors import InputError, listed
 from fedpace.profile import Profile
 from fedpace.rounds.rows import Row
-from fedpace.rounds.stopping import Stop
+from fedpace.rounds.state import State
+from fedpace.rounds.stopping import TIME_IS_UP, Stop
 from fedpace.sampling.design import Design
+
+# What is known of a model that is kept for a later phase.
+MEASURED = ("round", "loss", "accuracy")
 
 
 class Known(NamedTuple):
@@ -63,6 +69,49 @@ class Phase:
     stream: tuple[Any, ...] = ("draw",)
     model: str | None = None
     until: Stop | None = None
+
+    def ending(self, stop: Stop) -> Stop:
+        """Return the rule that holds in it, in a run that ends by `stop`."""
+        if self.until is None:
+            return stop
+        return replace(self.until, seconds=stop.seconds, blind=stop.blind)
+
+    def over(self, stop: Stop, state: State, row: Row) -> str:
+        """Return why the run is over, by the rule of now: a resumed run may be given more."""
+        if self.until is not None:
+            late = stop.seconds is not None and row.seconds >= stop.seconds
+            return TIME_IS_UP if late and row.ended == TIME_IS_UP else ""
+        if self.model is not None and row.phase != self.name:
+            model = self._model(state)
+            row = row._replace(**{name: model[name] for name in MEASURED})
+        return stop.reason(row) if row.round else ""
+
+    def entered(self, state: State) -> State:
+        """Return the state at its beginning, with the model that it asks for."""
+        if self.model is not None:
+            model = self._model(state)
+            state = state._replace(
+                parameters=model["parameters"],
+                round=model["round"],
+                server=deepcopy(model["server"]),
+            )
+        return state._replace(phase=self.name)
+
+    def kept(self, name: str, state: State, row: Row) -> State:
+        """Return the state with its model kept for later phases, where this one has an end."""
+        if self.until is None:
+            return state
+        model = {each: getattr(row, each) for each in MEASURED}
+        model |= {"parameters": state.parameters, "server": deepcopy(state.server)}
+        return state._replace(models={**state.models, name: model})
+
+    def _model(self, state: State) -> Mapping[str, Any]:
+        if self.model is None or self.model not in state.models:
+            raise InputError(
+                f"phase must begin with a model that was kept, got '{self.model}' of "
+                f"{listed(state.models) or 'none'}; give the first phase, and that one, an `until`"
+            )
+        return state.models[self.model]  # type: ignore[no-any-return]
 
 
 TRAIN = Phase()

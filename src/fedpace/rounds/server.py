@@ -8,11 +8,15 @@ from typing import Any, Protocol, TypedDict
 
 import numpy as np
 
-from fedpace.checks import FloatArray
+from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
 from fedpace.lookup import found
 from fedpace.rounds.backend import Reply
+from fedpace.rounds.state import State
 from fedpace.sampling.design import Draw
+
+# Floor on the estimated response rate; limits the correction for missing replies to 5×.
+LEAST_CHANCE = 0.2
 
 
 class Server(Protocol):
@@ -111,6 +115,37 @@ class Yogi(Adam):
     def _second(self, second: FloatArray, square: FloatArray) -> FloatArray:
         moved: FloatArray = second - (1 - self.betas[1]) * square * np.sign(second - square)
         return moved
+
+
+def applied(
+    state: State, server: Server, draw: Draw, reply: Reply, *, n: int
+) -> tuple[State, Draw]:
+    """Let the server make the next model; return the state after it, and the weights used.
+
+    Client i's update is weighted by weights_i / π_i, where π_i is the chance that it answers as
+    estimated from *earlier* rounds, (answers + 1) / (draws + 1) and at least 0.2. If answering is
+    independent of what the update says, and π_i right, the aggregate is unbiased: see
+    docs/method.md. If nobody answers the model stays as it is. `n` clients are known by now.
+    """
+    asked, answered = _grown(state.asked, n), _grown(state.answered, n)
+    places = np.searchsorted(draw.clients, reply.clients)  # replies come in any order
+    chances = (answered[reply.clients] + 1) / (asked[reply.clients] + 1)
+    used = Draw(reply.clients, draw.weights[places] / np.maximum(chances, LEAST_CHANCE))
+    if reply.clients.size:
+        parameters, memory = server.apply(state.server, state.parameters, used, reply)
+        state = state._replace(parameters=parameters, server=memory)
+    asked[draw.clients] += 1
+    answered[reply.clients] += 1
+    seconds = state.seconds + reply.lasted
+    return state._replace(
+        round=state.round + 1, seconds=seconds, asked=asked, answered=answered
+    ), used
+
+
+def _grown(counts: IntArray, n: int) -> IntArray:
+    """Return the counts, with zeros for clients that have come since: no copy in most rounds."""
+    more = n - counts.size
+    return np.append(counts, np.zeros(more, dtype=np.int64)) if more > 0 else counts
 
 
 SERVERS = {"average": Average, "adam": Adam, "yogi": Yogi}

@@ -2,32 +2,106 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, IntArray
 from fedpace.data.shards import Split
-from fedpace.models.model import AnyFloats, Model
-from fedpace.rounds.backend import Evaluation, Task
-from fedpace.rounds.local import LocalSteps, Trained
-from fedpace.rounds.simulated import SimulatedClock
+from fedpace.models.model import Model
+from fedpace.rounds.backend import NOBODY, NOTHING, Evaluation, Reply, Task
+from fedpace.rounds.local import Held, LocalSteps, Trained
 from fedpace.seeds import Seeds
-from fedpace.times.round_times import RoundTimes
+from fedpace.times.round_times import Presence, RoundTimes
+
+
+class _Underway(NamedTuple):
+    """A task, and the seconds that each of its clients takes."""
+
+    task: Task
+    seconds: FloatArray
+
+    @property
+    def arrivals(self) -> FloatArray:
+        """When each reply comes, by the clock of the run."""
+        return self.task.seconds + self.seconds
+
+    def part(self, chosen: NDArray[np.bool_]) -> _Underway:
+        """Return what some of the clients do."""
+        task = self.task._replace(clients=self.task.clients[chosen])
+        return _Underway(task, self.seconds[chosen])
+
+
+class SimulatedClock(ABC):
+    """Keep tasks until their time has come; whoever extends this trains.
+
+    `times` says how long each client takes, and when it is there; `times_known` whether the
+    server knows the usual ones, or must learn them.
+    """
+
+    times: RoundTimes
+    times_known: bool
+
+    def __init__(self) -> None:
+        self._underway: list[_Underway] = []
+        self._now = 0.0
+
+    @property
+    def usual_times(self) -> FloatArray | None:
+        """t_i without noise and drift, where the server knows them."""
+        return self.times.usual if self.times_known else None
+
+    @abstractmethod
+    def trained(self, task: Task) -> Trained:
+        """Let the clients of a task train."""
+
+    def present(self, round_index: int, seconds: float) -> Presence:  # noqa: ARG002
+        """Return who is there at this time of the simulated clock."""
+        return self.times.present(seconds)
+
+    def submit(self, task: Task) -> None:
+        """Give out a task: its clients begin now."""
+        self._now = max(self._now, task.seconds) if self._underway else task.seconds
+        times = self.times.at(task.seconds, task.clients, round_index=task.round_index)
+        self._underway.append(_Underway(task, times))
+
+    def collect(self, count: int | None = None) -> Reply:
+        """Return the next replies by the simulated clock: `count`, and any at the same moment."""
+        underway = self._underway
+        fresh = len(underway) == 1 and underway[0].task.seconds == self._now
+        if fresh and count in (None, underway[0].seconds.size):
+            self._underway = []
+            return self._reply(underway[0])  # a round: exactly as long as its slowest client
+        arrivals = np.sort(np.concatenate([NOTHING, *(each.arrivals for each in underway)]))
+        if not arrivals.size:
+            return Reply(NOBODY, NOTHING.reshape(0, 0), NOTHING, NOTHING)
+        last = arrivals[-1 if count is None else min(count, arrivals.size) - 1]
+        parts = [each.part(each.arrivals <= last) for each in underway]
+        rest = [each.part(each.arrivals > last) for each in underway]
+        self._underway = [each for each in rest if each.seconds.size]
+        replies = [self._reply(each)[:4] for each in parts if each.seconds.size]
+        waited, self._now = max(last - self._now, 0.0), max(last, self._now)
+        clients, updates, seconds, norms = map(np.concatenate, zip(*replies, strict=True))
+        return Reply(clients, updates, seconds, norms, waited=float(waited))
+
+    def _reply(self, underway: _Underway) -> Reply:
+        trained = self.trained(underway.task)
+        clients = underway.task.clients
+        return Reply(clients, trained.updates, underway.seconds, trained.grad_norms)
 
 
 @dataclass(eq=False)
-class Simulator(SimulatedClock):
+class Simulator(Held, SimulatedClock):
     """Train drawn clients by local SGD; a round costs what its draw costs, not O(N).
 
     Parameters
     ----------
-    data : Split
-        What clients hold.
-    model : Model
-        What they train.
+    data, model : Split, Model
+        What clients hold, and what they train.
     times : RoundTimes
         How long each takes, in simulated seconds.
     seeds : Seeds
@@ -82,9 +156,7 @@ class Simulator(SimulatedClock):
         """Return the mean loss over all training samples and the accuracy on all held out."""
         if not due:
             return None
-        losses = self.model.losses(parameters, self._whole_train_x, self.data.train.y)
-        right = self.model.correct(parameters, self._whole_test_x, self.data.test.y)
-        return Evaluation(float(losses.mean(dtype=np.float64)), float(right.mean()))
+        return Evaluation(self.loss(parameters), float(self.right(parameters).mean()))
 
     def _batches(self, round_index: int, clients: IntArray) -> NDArray[np.int64]:
         """Return the rows of x that each client uses in each step, (E, m, batch)."""
@@ -100,15 +172,3 @@ class Simulator(SimulatedClock):
     def steps(self) -> LocalSteps:
         """How clients train."""
         return LocalSteps(self.local_steps, self.batch, self.weight_decay, self.clip)
-
-    @cached_property
-    def _train_x(self) -> AnyFloats:
-        return self.model.prepared(self.data.train.x)
-
-    @cached_property
-    def _whole_train_x(self) -> AnyFloats:
-        return self.model.prepared_whole(self.data.train.x)
-
-    @cached_property
-    def _whole_test_x(self) -> AnyFloats:
-        return self.model.prepared_whole(self.data.test.x)

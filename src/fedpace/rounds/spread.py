@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -13,8 +14,7 @@ import numpy as np
 from fedpace.checks import FloatArray
 from fedpace.rounds.backend import Evaluation, Task
 from fedpace.rounds.local import Trained
-from fedpace.rounds.simulated import SimulatedClock
-from fedpace.rounds.simulator import Simulator
+from fedpace.rounds.simulator import SimulatedClock, Simulator
 from fedpace.times.round_times import RoundTimes
 
 
@@ -24,15 +24,6 @@ class _Recipe(NamedTuple):
     name: str
     make: Callable[..., Simulator]
     arguments: tuple[Any, ...]
-
-
-class _Fleet(NamedTuple):
-    """What is known of the clients without their data."""
-
-    weights: FloatArray
-    times: RoundTimes
-    times_known: bool
-    initial: FloatArray
 
 
 class Spread(SimulatedClock):
@@ -66,33 +57,23 @@ class Spread(SimulatedClock):
         super().__init__()
         self._client = client
         self._recipe = _Recipe(uuid.uuid4().hex, make_simulator, arguments)
-        self._fleet: _Fleet = client.submit(_described, self._recipe, pure=False).result()
-        self.times, self.times_known = self._fleet.times, self._fleet.times_known
-
-    @property
-    def weights(self) -> FloatArray:
-        """p_i."""
-        return self._fleet.weights
+        described = client.submit(_described, self._recipe, pure=False)
+        self.weights: FloatArray
+        self._initial: FloatArray
+        self.weights, self.times, self.times_known, self._initial = described.result()
 
     def initial(self) -> FloatArray:
         """Return the model's initial parameters."""
-        return self._fleet.initial.copy()
+        return self._initial.copy()
 
     def trained(self, task: Task) -> Trained:
         """Share the task's clients out among the workers' threads, in runs of neighbours."""
         count = task.clients.size
         threads = max(1, sum(self._client.nthreads().values()))
         bounds = np.linspace(0, count, min(threads, count) + 1).astype(int).tolist()
-        futures = [
-            self._client.submit(
-                _trained,
-                self._recipe,
-                task._replace(clients=task.clients[first:end]),
-                pure=False,
-            )
-            for first, end in pairwise(bounds)
-        ]
-        parts: list[Trained] = self._client.gather(futures)
+        shares = [task._replace(clients=task.clients[slice(*each)]) for each in pairwise(bounds)]
+        submit = partial(self._client.submit, _trained, self._recipe, pure=False)
+        parts: list[Trained] = self._client.gather([submit(share) for share in shares])
         return Trained(*map(np.concatenate, zip(*parts, strict=True)))
 
     def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:
@@ -117,9 +98,10 @@ def _simulator(recipe: _Recipe) -> Simulator:
         return _kept[recipe.name]
 
 
-def _described(recipe: _Recipe) -> _Fleet:
+def _described(recipe: _Recipe) -> tuple[FloatArray, RoundTimes, bool, FloatArray]:
+    """Return what is known of the clients without their data."""
     simulator = _simulator(recipe)
-    return _Fleet(simulator.weights, simulator.times, simulator.times_known, simulator.initial())
+    return simulator.weights, simulator.times, simulator.times_known, simulator.initial()
 
 
 def _trained(recipe: _Recipe, task: Task) -> Trained:

@@ -26,7 +26,7 @@ from fedpace.models.model import Model
 from fedpace.profile import Profile
 from fedpace.rounds import schedules
 from fedpace.rounds.backend import Backend
-from fedpace.rounds.journal import Journal
+from fedpace.rounds.checkpoint import Journal
 from fedpace.rounds.rows import Row
 from fedpace.rounds.run import Outcome, train
 from fedpace.rounds.sampler import Known, Sampler
