@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from fedpace.data.download import Progress, disk_errors, download, matches, silent
+from fedpace.data.download import Progress, disk_errors, download, matches
 from fedpace.errors import InputError, nearest, needs
 
 VARIABLE = "FEDPACE_DATA"
@@ -40,13 +40,6 @@ DATASETS = {
         {"gzip.zip": "md5:58c8d27c78d21e728a6bc7b3cc06412e"},
     ),
 }
-
-
-def dataset_named(name: str) -> Dataset:
-    """Return a dataset, or say which name was meant."""
-    if name not in DATASETS:
-        raise InputError(f"dataset must be a known name, got '{name}'; {nearest(name, DATASETS)}")
-    return DATASETS[name]
 
 
 def look_in(folder: Path | None) -> None:
@@ -103,7 +96,9 @@ def fetch(
     timeout : float
         Seconds without an answer after which to give up.
     """
-    dataset = dataset_named(name)
+    if name not in DATASETS:
+        raise InputError(f"dataset must be a known name, got '{name}'; {nearest(name, DATASETS)}")
+    dataset = DATASETS[name]
     given = os.environ.get(VARIABLE)
     folder = (Path(given) if given else _cache()) / name
     with disk_errors(folder):
@@ -114,7 +109,7 @@ def fetch(
         if path is None or not matches(path, checksum):
             path = folder / file
             url = f"{(address or dataset.address).rstrip('/')}/{file}"
-            download(url, path, checksum, progress or silent, timeout)
+            download(url, path, checksum, progress or (lambda *_: None), timeout)
         found.append(path)
     return found
 
