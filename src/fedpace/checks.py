@@ -143,7 +143,7 @@ def shown(value: object) -> str:
 
 
 def refuse_first(
-    name: str, array: FloatArray, bad: NDArray[np.bool_], condition: str, remedy: str
+    name: str, array: FloatArray | IntArray, bad: NDArray[np.bool_], condition: str, remedy: str
 ) -> None:
     """Raise for the first client marked as bad, if there is one."""
     if bad.any():

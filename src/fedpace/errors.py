@@ -1,7 +1,8 @@
 """What a caller can handle."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class InputError(ValueError):
@@ -14,6 +15,17 @@ class MissingExtraError(ImportError):
 
 class TooFewClientsError(RuntimeError):
     """Too few clients are there, and the limit for waiting is over; what was done is safe."""
+
+
+@contextmanager
+def needs(what: str, extra: str) -> Iterator[None]:
+    """Say which extra to install where an import in this block finds no package."""
+    try:
+        yield
+    except ModuleNotFoundError:
+        raise MissingExtraError(
+            f"{what}; install it with: pip install 'fedpace[{extra}]'"
+        ) from None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from fedpace.data.download import Progress, disk_errors, download, matches, silent
-from fedpace.errors import InputError, MissingExtraError, nearest
+from fedpace.data.download import Progress, disk_errors, download, matches
+from fedpace.errors import InputError, nearest, needs
 
 VARIABLE = "FEDPACE_DATA"
 
@@ -42,13 +42,6 @@ DATASETS = {
 }
 
 
-def dataset_named(name: str) -> Dataset:
-    """Return a dataset, or say which name was meant."""
-    if name not in DATASETS:
-        raise InputError(f"dataset must be a known name, got '{name}'; {nearest(name, DATASETS)}")
-    return DATASETS[name]
-
-
 def look_in(folder: Path | None) -> None:
     """Let this process, and those it starts, look for datasets in a folder first."""
     if folder is None:
@@ -71,11 +64,9 @@ def places(name: str) -> list[Path]:
 
 def find_file(name: str, file: str) -> Path | None:
     """Return where a dataset's file is, compressed or not, or None."""
-    for place in places(name):
-        for path in (place / file, place / file.removesuffix(".gz")):
-            if os.path.isfile(path):  # False, too, where we may not look
-                return path
-    return None
+    names = (file, file.removesuffix(".gz"))
+    paths = (place / each for place in places(name) for each in names)
+    return next(filter(os.path.isfile, paths), None)  # where we may not look, there is none
 
 
 def missing(name: str, files: str) -> InputError:
@@ -92,7 +83,7 @@ def fetch(
 ) -> list[Path]:
     """Fetch a dataset's files into the first of its places, and return where they are.
 
-    A file whose checksum is right is left alone; one that was interrupted is continued.
+    A file with the right checksum is left alone; an interrupted one is continued.
 
     Parameters
     ----------
@@ -101,35 +92,29 @@ def fetch(
     progress : function, optional
         Called as bytes come in.
     address : str, optional
-        Where the files are, instead of the official address: a mirror's folder.
+        A mirror's folder; the official address by default.
     timeout : float
         Seconds without an answer after which to give up.
     """
-    dataset = dataset_named(name)
+    if name not in DATASETS:
+        raise InputError(f"dataset must be a known name, got '{name}'; {nearest(name, DATASETS)}")
+    dataset = DATASETS[name]
     given = os.environ.get(VARIABLE)
-    folder = _made((Path(given) if given else _cache()) / name)
+    folder = (Path(given) if given else _cache()) / name
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     found = []
     for file, checksum in dataset.checksums.items():
         path = find_file(name, file)
         if path is None or not matches(path, checksum):
             path = folder / file
             url = f"{(address or dataset.address).rstrip('/')}/{file}"
-            download(url, path, checksum, progress or silent, timeout)
+            download(url, path, checksum, progress or (lambda *_: None), timeout)
         found.append(path)
     return found
 
 
-def _made(folder: Path) -> Path:
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 def _cache() -> Path:
-    try:
+    with needs("datasets need platformdirs", "sim"):
         from platformdirs import user_cache_path
-    except ImportError:
-        raise MissingExtraError(
-            "datasets need platformdirs; install it with: pip install 'fedpace[sim]'"
-        ) from None
     return user_cache_path("fedpace", appauthor=False)

@@ -20,10 +20,6 @@ MOST_BYTES = 2**30
 Progress = Callable[[str, int, int | None], None]
 
 
-def silent(_file: str, _done: int, _total: int | None) -> None:
-    """Show no progress."""
-
-
 def download(url: str, path: Path, checksum: str, progress: Progress, timeout: float) -> None:
     """Download into a file beside `path`, and move it there once it is whole."""
     part = path.with_name(f"{path.name}.part")

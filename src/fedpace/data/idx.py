@@ -9,7 +9,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -48,15 +48,15 @@ def read_idx(
 ) -> NDArray[np.uint8]:
     """Read an array of bytes from an idx file, compressed with gzip or plain.
 
-    The header's claim is checked against `limit` and against what a file of this length can hold
-    before memory is taken; the file must hold neither less nor more than it claims.
+    The file must hold neither less nor more than its header claims. Before memory is taken, the
+    claim is checked against `limit` and against what a file of this length can hold.
 
     Parameters
     ----------
     path : Path
-        The file.
+        The file, or a zip archive.
     member : str, optional
-        The file within it, where `path` is a zip archive; nothing is unpacked to disk.
+        The file within the archive; nothing is unpacked to disk.
     keep : array of bool, optional
         Which entries of the first dimension to return; the others take no memory.
     limit : int
@@ -74,7 +74,7 @@ def read_idx(
     >>> read_idx(path)
     array([7, 0, 9], dtype=uint8)
     """
-    name = f"{path}" if member is None else f"{path}: {member}"
+    name = str(path) if member is None else f"{path}: {member}"
     try:
         with _opened(path, member) as (stream, most):
             shape = _read_shape(stream, name)
@@ -103,17 +103,20 @@ def _opened(path: Path, member: str | None) -> Iterator[tuple[io.BufferedIOBase,
         raise InputError(f"{path}: is a directory; give the name of a file")
     if path.exists() and not path.is_file():  # a pipe would wait for ever
         raise InputError(f"{path}: is not an ordinary file; give the name of one")
-    with path.open("rb") as file:
-        if member is None:
-            with _decompressed(file, path.stat().st_size) as opened:
-                yield opened
-            return
-        with zipfile.ZipFile(file) as archive:
+    with ExitStack() as stack:
+        stream: io.BufferedIOBase = stack.enter_context(path.open("rb"))
+        length = path.stat().st_size
+        if member is not None:
+            archive = stack.enter_context(zipfile.ZipFile(stream))
             entry = _entry(archive, path, member)
-            with archive.open(entry) as inner:
-                stream = cast(io.BufferedIOBase, inner)
-                with _decompressed(stream, entry.file_size) as opened:
-                    yield opened
+            stream = cast(io.BufferedIOBase, stack.enter_context(archive.open(entry)))
+            length = entry.file_size
+        start = stream.read(len(GZIP))
+        stream.seek(0)
+        if start == GZIP:
+            stream = stack.enter_context(gzip.GzipFile(fileobj=stream))
+            length *= MOST_EXPANSION
+        yield stream, length
 
 
 def _entry(archive: zipfile.ZipFile, path: Path, member: str) -> zipfile.ZipInfo:
@@ -127,17 +130,6 @@ def _entry(archive: zipfile.ZipFile, path: Path, member: str) -> zipfile.ZipInfo
             "get the archive again"
         )
     return entry
-
-
-@contextmanager
-def _decompressed(file: io.BufferedIOBase, length: int) -> Iterator[tuple[io.BufferedIOBase, int]]:
-    start = file.read(len(GZIP))
-    file.seek(0)
-    if start != GZIP:
-        yield file, length
-        return
-    with gzip.GzipFile(fileobj=file) as stream:
-        yield stream, MOST_EXPANSION * length
 
 
 def _read_shape(stream: io.BufferedIOBase, name: str) -> tuple[int, ...]:

@@ -29,10 +29,12 @@ class Files(NamedTuple):
 
 def pool_files(name: str) -> list[Files]:
     """Return the files of "mnist" or "emnist-lower", or say which to put where."""
+    dataset, stem = ("mnist", "train") if name == "mnist" else ("emnist", "emnist-lower")
+    if ready := _present(dataset, stem):
+        return [ready]
     if name == "mnist":
-        return [_training_digits()]
-    ready = _present("emnist", "emnist-lower")
-    return [ready] if ready else _by_class()
+        raise missing("mnist", " and ".join(file_names("train")))
+    return _by_class()
 
 
 def file_names(stem: str) -> tuple[str, str]:
@@ -42,13 +44,6 @@ def file_names(stem: str) -> tuple[str, str]:
     ('train-images-idx3-ubyte.gz', 'train-labels-idx1-ubyte.gz')
     """
     return f"{stem}-images-idx3-ubyte.gz", f"{stem}-labels-idx1-ubyte.gz"
-
-
-def _training_digits() -> Files:
-    files = _present("mnist", "train")
-    if files is None:
-        raise missing("mnist", " and ".join(file_names("train")))
-    return files
 
 
 def _by_class() -> list[Files]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedpace.data.idx import read_idx
-from fedpace.data.image_files import Files, Source, file_names, pool_files
+from fedpace.data.image_files import Source, file_names, pool_files
 from fedpace.data.partition import check_test_share, classes_per_client
 from fedpace.data.shards import Split, hold_out
 from fedpace.errors import InputError, nearest
@@ -47,8 +47,19 @@ def load_pool(name: str) -> Pool:
     if name not in POOLS:
         raise InputError(f"pool must be a known name, got '{name}'; {nearest(name, POOLS)}")
     files = pool_files(name)
-    x, y = _digits(files[0]) if name == "mnist" else _letters(files)
-    return Pool(x, y, NAMES[name])
+    labels = [_read_labels(each.labels, name) for each in files]
+    first = 0 if name == "mnist" else FIRST_SMALL
+    kept = [every >= first for every in labels]
+    y = np.concatenate(labels)[np.concatenate(kept)].astype(np.int64) - first
+    x = np.empty((y.size, SIDE, SIDE), dtype=np.float32)
+    parts = np.split(x, np.cumsum([keep.sum() for keep in kept])[:-1])
+    for each, keep, part in zip(files, kept, parts, strict=True):
+        images = _read_images(each.images, keep)
+        # EMNIST's files hold the columns of an image where others hold its rows.
+        upright = images if name == "mnist" else images.swapaxes(1, 2)
+        # Straight into x: the whole of EMNIST fits once, but not twice.
+        np.divide(upright, 255, out=part, dtype=np.float32)
+    return Pool(x.reshape(-1, SIDE * SIDE), y, NAMES[name])
 
 
 def standardised(pool: Pool) -> Pool:
@@ -73,8 +84,7 @@ def image_split(
 ) -> Split:
     """Deal images out to clients of few classes, who train on `sizes` of them each.
 
-    No image is dealt out twice. How many classes a client has is drawn between `fewest` and
-    `most`, independently of its size: see `classes_per_client`.
+    No image is dealt out twice. See `classes_per_client` for how many classes a client has.
 
     Parameters
     ----------
@@ -87,7 +97,7 @@ def image_split(
     fewest, most : int
         Bounds of a client's number of classes.
     test_share : float in (0, 1)
-        Share of a client's samples that it holds back besides: sizes are a (1 − test_share) part.
+        Share of a client's samples that it holds back: sizes are the other 1 − test_share.
 
     Examples
     --------
@@ -113,40 +123,9 @@ def image_split(
     return hold_out([pool.x[part] for part in parts], [pool.y[part] for part in parts], kept)
 
 
-def _digits(files: Files) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    labels = _read_labels(files.labels, 0, 9)
-    if labels.size != MNIST_TRAINING:
-        raise InputError(
-            f"{files.labels.path}: must hold the {MNIST_TRAINING:,} labels of the training split, "
-            f"got {labels.size:,}; put {' and '.join(file_names('train'))} of MNIST there"
-        )
-    images = _read_images(files.images, np.ones(labels.size, dtype=np.bool_))
-    x = np.empty(images.shape, dtype=np.float32)
-    _scale(images, x)
-    return x.reshape(-1, SIDE * SIDE), labels.astype(np.int64)
-
-
-def _letters(splits: list[Files]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the small letters of all splits, upright."""
-    labels = [_read_letter_labels(files.labels) for files in splits]
-    small = [every >= FIRST_SMALL for every in labels]
-    x = np.empty((sum(int(each.sum()) for each in small), SIDE, SIDE), dtype=np.float32)
-    done = 0
-    for files, keep in zip(splits, small, strict=True):
-        images = _read_images(files.images, keep)
-        # The files hold the columns of an image where others hold its rows.
-        _scale(images.swapaxes(1, 2), x[done : done + len(images)])
-        done += len(images)
-    y = np.concatenate([every[keep] for every, keep in zip(labels, small, strict=True)])
-    return x.reshape(-1, SIDE * SIDE), y.astype(np.int64) - FIRST_SMALL
-
-
-def _read_letter_labels(source: Source) -> NDArray[np.uint8]:
+def _read_labels(source: Source, name: str) -> NDArray[np.uint8]:
     ready = source.path.name.startswith("emnist-lower")
-    return _read_labels(source, FIRST_SMALL if ready else 0, LABELS - 1)
-
-
-def _read_labels(source: Source, lowest: int, highest: int) -> NDArray[np.uint8]:
+    lowest, highest = (0, 9) if name == "mnist" else (FIRST_SMALL if ready else 0, LABELS - 1)
     labels = read_idx(source.path, member=source.member)
     if labels.ndim != 1:
         raise InputError(
@@ -159,6 +138,11 @@ def _read_labels(source: Source, lowest: int, highest: int) -> NDArray[np.uint8]
             f"{source.path}: must hold labels from {lowest} to {highest}, got {least} to "
             f"{largest}; give the official files"
         )
+    if name == "mnist" and labels.size != MNIST_TRAINING:
+        raise InputError(
+            f"{source.path}: must hold the {MNIST_TRAINING:,} labels of the training split, "
+            f"got {labels.size:,}; put {' and '.join(file_names('train'))} of MNIST there"
+        )
     return labels
 
 
@@ -170,8 +154,3 @@ def _read_images(source: Source, keep: NDArray[np.bool_]) -> NDArray[np.uint8]:
             "give the official files"
         )
     return images
-
-
-def _scale(images: NDArray[np.uint8], x: NDArray[np.float32]) -> None:
-    """Write images into x, with 255 as 1: the whole of EMNIST fits once, but not twice."""
-    np.divide(images, 255, out=x, dtype=np.float32)

@@ -1,14 +1,18 @@
-"""Who holds how much, and of what."""
+"""Who holds how much, and of what.
+
+`iid`, `dirichlet` and `classes_per_client` deal out a pool of M samples whose classes are
+`labels`, integers. Each returns one array per client: its rows of the pool, in random order.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from fedpace.data.shards import Split, hold_out
+from fedpace.checks import FloatArray, IntArray, refuse_first
+from fedpace.data.shards import AnyFloats, Split, hold_out
 from fedpace.errors import InputError
 
 
@@ -19,7 +23,7 @@ def power_law_sizes(
     *,
     exponent: float = 1.5,
     smallest: int = 1,
-) -> NDArray[np.int64]:
+) -> IntArray:
     """Draw N sizes from a power law that sum to `total` exactly, none below `smallest`.
 
     >>> sizes = power_law_sizes(10, 1000, np.random.default_rng(0), smallest=5)
@@ -43,7 +47,7 @@ def power_law_sizes(
             "1.5 is usual"
         )
     exact = spare * (shares / shares.sum())
-    sizes: NDArray[np.int64] = np.floor(exact).astype(np.int64)
+    sizes: IntArray = np.floor(exact).astype(np.int64)
     # The largest remainders get what rounding down left over.
     short = spare - int(sizes.sum())
     sizes[np.argsort(sizes - exact, kind="stable")[:short]] += 1
@@ -51,27 +55,12 @@ def power_law_sizes(
     return sizes
 
 
-def iid(
-    labels: ArrayLike, sizes_or_n: ArrayLike, rng: np.random.Generator
-) -> list[NDArray[np.int64]]:
-    """Deal the pool out at random, whatever the labels.
+def iid(labels: ArrayLike, sizes_or_n: ArrayLike, rng: np.random.Generator) -> list[IntArray]:
+    """Deal the pool out at random, whatever the labels; no row twice.
 
-    Parameters
-    ----------
-    labels : array of M, integers
-        Classes of the pool's samples.
-    sizes_or_n : array of N, or int
-        Samples per client; or N, for clients that share the whole pool as equally as possible.
-    rng : Generator
-        Decides who gets what.
+    `sizes_or_n` are the samples of each client; or N, for clients that share the whole pool as
+    equally as possible.
 
-    Returns
-    -------
-    list of N arrays
-        Each client's rows of the pool, in random order; no row twice.
-
-    Examples
-    --------
     >>> [part.size for part in iid(np.zeros(7, dtype=int), 3, np.random.default_rng(0))]
     [3, 2, 2]
     """
@@ -87,13 +76,13 @@ def iid(
 
 def dirichlet(
     labels: ArrayLike, n: int, rng: np.random.Generator, *, concentration: float
-) -> list[NDArray[np.int64]]:
+) -> list[IntArray]:
     """Deal out the whole pool, equally much to each of N clients, of classes that differ.
 
     Client i's label proportions are π_i ~ Dir(α C s), with s the pool's own proportions of its C
     classes: Dir(α, …, α) where classes are equally frequent. A small α gives clients with hardly
     more than one class, a large one clients like the pool. Where a class has been dealt out,
-    clients that want more of it draw again among the others.
+    clients that want more of it draw again among the others. Every row is dealt out once.
 
     Parameters
     ----------
@@ -105,11 +94,6 @@ def dirichlet(
         Decides who gets what.
     concentration : float > 0
         α.
-
-    Returns
-    -------
-    list of N arrays
-        Each client's rows of the pool, in random order; every row once.
 
     References
     ----------
@@ -134,8 +118,7 @@ def dirichlet(
     counts = np.bincount(classes)
     wishes = rng.dirichlet(concentration * counts.size * counts / classes.size, sizes.size)
     seats = rng.permutation(np.repeat(np.arange(sizes.size), sizes))
-    wanted = _drawn(wishes[seats], rng)
-    return _filled(seats, wanted, wishes, classes, rng)
+    return _filled(seats, _drawn(wishes[seats], rng), wishes, classes, rng)
 
 
 def classes_per_client(
@@ -145,14 +128,14 @@ def classes_per_client(
     *,
     fewest: int,
     most: int,
-) -> list[NDArray[np.int64]]:
+) -> list[IntArray]:
     """Give each client a few classes, and `sizes` samples spread evenly over them.
 
     The number of a client's classes is drawn between `fewest` and `most`, independently of its
     size, and then which classes. Where more of a class is wanted than there is, smaller clients
-    exchange it for one that has room, or get more classes, up to `most`. Only where that does not
-    suffice either, because clients want nearly all of the pool, does a client get more than
-    `most`. No sample is dealt out twice before all have been once.
+    exchange it for one that has room, or get more classes, up to `most`. A client gets more than
+    `most` only if that is not enough, because clients want nearly all of the pool. No sample is
+    dealt out twice before all have been once.
 
     Parameters
     ----------
@@ -164,11 +147,6 @@ def classes_per_client(
         Decides who gets what.
     fewest, most : int, from 1 to the number of classes
         Bounds of the number of classes; a client has no more classes than samples.
-
-    Returns
-    -------
-    list of N arrays
-        Each client's rows of the pool, in random order.
 
     Examples
     --------
@@ -187,12 +165,8 @@ def classes_per_client(
     if np.ndim(sizes) != 1:
         raise InputError(f"sizes must be a vector, got {sizes!r:.60}; give one size per client")
     amounts = _checked_sizes(sizes, classes.size)
-    if (amounts < fewest).any():
-        client = int(np.argmax(amounts < fewest))
-        raise InputError(
-            f"sizes must be at least fewest = {fewest}, got {amounts[client]} for client "
-            f"{client}; lower fewest"
-        )
+    few = f"be at least fewest = {fewest}"
+    refuse_first("sizes", amounts, amounts < fewest, few, "lower fewest")
     wanted = []
     for size in amounts.tolist():
         # Drawn before it is cut to the size, so that it does not depend on the size otherwise.
@@ -208,29 +182,13 @@ def classes_per_client(
 
 
 def split_pool(
-    x: NDArray[np.floating[Any]],
-    labels: ArrayLike,
-    parts: Sequence[NDArray[np.int64]],
-    *,
-    test_share: float = 0.1,
+    x: AnyFloats, labels: ArrayLike, parts: Sequence[IntArray], *, test_share: float = 0.1
 ) -> Split:
-    """Give clients their parts of a pool, of which each holds back a share for testing.
+    """Give clients their `parts` of a pool; each holds back a share for testing.
 
-    A client with two samples or more holds back at least one, and trains on at least one.
+    `x` are the pool's inputs, of shape (M, features). A client with two samples or more holds
+    back at least one, and trains on at least one.
 
-    Parameters
-    ----------
-    x : array of (M, features)
-        The pool's inputs.
-    labels : array of M, integers from 0
-        Their classes.
-    parts : N arrays
-        Each client's rows, in random order, as from `iid`, `dirichlet` or `classes_per_client`.
-    test_share : float in (0, 1)
-        Share of a client's samples that is held back.
-
-    Examples
-    --------
     >>> split = split_pool(np.eye(4), [0, 1, 0, 1], [np.array([3, 0]), np.array([1, 2])])
     >>> split.train.y, split.test.y
     (array([1, 1]), array([0, 0]))
@@ -254,7 +212,7 @@ def check_test_share(test_share: float) -> None:
         raise InputError(f"test_share must lie between 0 and 1, got {test_share}; 0.1 is usual")
 
 
-def _checked_labels(labels: ArrayLike) -> NDArray[np.int64]:
+def _checked_labels(labels: ArrayLike) -> IntArray:
     """Return the classes that occur, numbered from 0 without gaps."""
     array = np.asarray(labels)
     if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
@@ -265,7 +223,7 @@ def _checked_labels(labels: ArrayLike) -> NDArray[np.int64]:
     return np.unique(array, return_inverse=True)[1].astype(np.int64)
 
 
-def _checked_sizes(sizes_or_n: ArrayLike, total: int) -> NDArray[np.int64]:
+def _checked_sizes(sizes_or_n: ArrayLike, total: int) -> IntArray:
     """Return one positive size per client; for a number of clients, sizes that differ by ≤ 1."""
     array = np.asarray(sizes_or_n)
     if not np.issubdtype(array.dtype, np.integer) or array.ndim > 1 or array.size == 0:
@@ -281,20 +239,12 @@ def _checked_sizes(sizes_or_n: ArrayLike, total: int) -> NDArray[np.int64]:
                 "every client needs a sample"
             )
         return total // n + (np.arange(n) < total % n)
-    if (array < 1).any():
-        client = int(np.argmax(array < 1))
-        raise InputError(
-            f"sizes must be at least 1, got {array[client]} for client {client}; "
-            "drop clients without samples"
-        )
+    refuse_first("sizes", array, array < 1, "be at least 1", "drop clients without samples")
     return array.astype(np.int64)
 
 
 def _make_room(
-    wanted: list[NDArray[np.int64]],
-    counts: NDArray[np.int64],
-    most: int,
-    rng: np.random.Generator,
+    wanted: list[IntArray], counts: IntArray, most: int, rng: np.random.Generator
 ) -> None:
     """Exchange classes of which more is wanted than there is; the largest clients choose first."""
     if (np.bincount(np.concatenate(wanted), minlength=counts.size) <= counts).all():
@@ -312,12 +262,8 @@ def _make_room(
 
 
 def _with_room(
-    own: NDArray[np.int64],
-    size: int,
-    left: NDArray[np.int64],
-    most: int,
-    rng: np.random.Generator,
-) -> NDArray[np.int64] | None:
+    own: IntArray, size: int, left: IntArray, most: int, rng: np.random.Generator
+) -> IntArray | None:
     """Return classes for `size` samples: no more of them, and no others, than it takes."""
     for count in range(own.size, min(most, size) + 1):
         roomy = left >= -(-size // count)
@@ -330,7 +276,7 @@ def _with_room(
     return fullest if left[fullest].sum() >= size else None
 
 
-def _even_shares(size: int, room: NDArray[np.int64]) -> NDArray[np.int64]:
+def _even_shares(size: int, room: IntArray) -> IntArray:
     """Share `size` out as evenly as there is room.
 
     >>> _even_shares(10, np.array([9, 2, 9]))
@@ -343,12 +289,12 @@ def _even_shares(size: int, room: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _filled(
-    seats: NDArray[np.int64],
-    wanted: NDArray[np.int64],
-    wishes: NDArray[np.float64],
-    classes: NDArray[np.int64],
+    seats: IntArray,
+    wanted: IntArray,
+    wishes: FloatArray,
+    classes: IntArray,
     rng: np.random.Generator,
-) -> list[NDArray[np.int64]]:
+) -> list[IntArray]:
     """Give every seat a sample, of the class it wants as far as there are any.
 
     `seats` says whose each is, in random order. Seats that get nothing draw again, by their
@@ -378,17 +324,16 @@ def _filled(
         wanted = _drawn(wishes[seats[waiting]] * (left > 0), rng)
 
 
-def _drawn(chances: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int64]:
+def _drawn(chances: FloatArray, rng: np.random.Generator) -> IntArray:
     """Draw a class for each row of chances, which need not sum to 1."""
     heights = np.cumsum(chances, axis=1)
-    # From the last entry, so that rounding cannot lead past it; a class without a chance has no
+    # A share of the last entry: rounding cannot lead past it. A class without a chance has no
     # height of its own and is never reached, for the draw lies strictly below the last.
-    below: NDArray[np.bool_] = heights <= rng.random((len(chances), 1)) * heights[:, -1:]
-    drawn: NDArray[np.int64] = below.sum(axis=1)
-    return drawn
+    below = heights <= rng.random((len(chances), 1)) * heights[:, -1:]
+    return np.asarray(below.sum(axis=1))
 
 
-def _place_among_equals(values: NDArray[np.int64]) -> NDArray[np.int64]:
+def _place_among_equals(values: IntArray) -> IntArray:
     """Return how many equal entries come before each.
 
     >>> _place_among_equals(np.array([5, 7, 5, 5]))

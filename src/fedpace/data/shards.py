@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpace.checks import IntArray
 from fedpace.errors import InputError
+
+AnyFloats: TypeAlias = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,9 +37,9 @@ class Shards:
     array([1])
     """
 
-    x: NDArray[np.floating[Any]]
-    y: NDArray[np.int64]
-    offsets: NDArray[np.int64]
+    x: AnyFloats
+    y: IntArray
+    offsets: IntArray
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2 or self.y.shape != (len(self.x),):
@@ -44,19 +47,15 @@ class Shards:
                 f"y must hold one class per row of x, got shapes {self.x.shape} and "
                 f"{self.y.shape}; give x as (samples, features)"
             )
-        starts_and_ends = self.offsets.size > 1 and (
-            self.offsets[0] == 0 and self.offsets[-1] == len(self.y)
-        )
-        if not starts_and_ends or bool((np.diff(self.offsets) < 0).any()):
+        ends = (self.offsets[0], self.offsets[-1]) if self.offsets.size > 1 else None
+        if ends != (0, len(self.y)) or bool((np.diff(self.offsets) < 0).any()):
             raise InputError(
                 f"offsets must rise from 0 to the number of samples, {len(self.y)}; "
                 "use Shards.from_clients to have them computed"
             )
 
     @classmethod
-    def from_clients(
-        cls, xs: Sequence[NDArray[np.floating[Any]]], ys: Sequence[NDArray[np.int64]]
-    ) -> Shards:
+    def from_clients(cls, xs: Sequence[AnyFloats], ys: Sequence[IntArray]) -> Shards:
         """Join one pair of arrays per client."""
         offsets = np.cumsum([0, *(len(y) for y in ys)], dtype=np.int64)
         return cls(np.concatenate(xs), np.concatenate(ys).astype(np.int64), offsets)
@@ -67,7 +66,7 @@ class Shards:
         return self.offsets.size - 1
 
     @property
-    def sizes(self) -> NDArray[np.int64]:
+    def sizes(self) -> IntArray:
         """Samples per client."""
         return np.diff(self.offsets)
 
@@ -90,18 +89,9 @@ class Split(NamedTuple):
     test: Shards
 
 
-def hold_out(
-    xs: Sequence[NDArray[np.floating[Any]]],
-    ys: Sequence[NDArray[np.int64]],
-    sizes: NDArray[np.int64],
-) -> Split:
+def hold_out(xs: Sequence[AnyFloats], ys: Sequence[IntArray], sizes: IntArray) -> Split:
     """Give each client its first `sizes` samples for training and the rest for testing."""
-    train = Shards.from_clients(
-        [x[:size] for x, size in zip(xs, sizes, strict=True)],
-        [y[:size] for y, size in zip(ys, sizes, strict=True)],
-    )
-    test = Shards.from_clients(
-        [x[size:] for x, size in zip(xs, sizes, strict=True)],
-        [y[size:] for y, size in zip(ys, sizes, strict=True)],
-    )
+    clients = list(zip(xs, ys, sizes, strict=True))
+    train = Shards.from_clients([x[:n] for x, _, n in clients], [y[:n] for _, y, n in clients])
+    test = Shards.from_clients([x[n:] for x, _, n in clients], [y[n:] for _, y, n in clients])
     return Split(train, test)

@@ -31,8 +31,8 @@ def synthetic(
 
     Client i has its own model W_i ~ N(u_i, 1), b_i ~ N(u_i, 1), u_i ~ N(0, α), and its own inputs
     x ~ N(v_i, Σ), v_i ~ N(B_i, 1), B_i ~ N(0, β), Σ diagonal with entries j^−1.2; the class is
-    the largest entry of W_i x + b_i. α and β are variances. (u_i shifts the scores of all classes
-    alike, so α changes no label: it is kept because the data set is named by it.)
+    the largest entry of W_i x + b_i. α and β are variances. (α changes no label, for u_i shifts
+    all scores alike; it is kept because the data set is named by it.)
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def synthetic(
     features, classes : int
         Entries of x, and values of y.
     test_share : float
-        Share of a client's samples that is held out: sizes are a (1 − test_share) part.
+        Share of a client's samples that it holds back: sizes are the other 1 − test_share.
 
     References
     ----------

@@ -1,13 +1,9 @@
 """LeNet-5 for images of 28 × 28."""
 
-from fedpace.errors import MissingExtraError
+from fedpace.errors import needs
 
-try:
+with needs("LeNet-5 needs torch", "torch"):
     from torch import nn
-except ModuleNotFoundError:
-    raise MissingExtraError(
-        "LeNet-5 needs torch; install it with: pip install 'fedpace[torch]'"
-    ) from None
 
 
 def lenet5(classes: int = 10) -> nn.Sequential:

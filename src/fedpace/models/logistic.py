@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.checks import FloatArray
+from fedpace.checks import FloatArray, IntArray
 from fedpace.models.model import AnyFloats
 
 
@@ -58,9 +58,7 @@ class Logistic:
         columns[:-1] = x.T
         return columns
 
-    def gradients(
-        self, parameters: AnyFloats, x: AnyFloats, y: NDArray[np.int64], out: AnyFloats
-    ) -> None:
+    def gradients(self, parameters: AnyFloats, x: AnyFloats, y: IntArray, out: AnyFloats) -> None:
         """Write (softmax(W x) − onehot(y)) xᵀ / batch for each of m clients."""
         m, batch = y.shape
         shape = (m, self.classes, self.features + 1)
@@ -73,13 +71,13 @@ class Logistic:
         total = scores.sum(axis=0)
         total *= batch
         scores /= total
-        scores.reshape(-1)[self._own_class(y.reshape(-1))] -= 1 / batch
+        scores.reshape(-1)[_own_class(y.reshape(-1))] -= 1 / batch
         np.matmul(by_client, x, out=out.reshape(shape))
 
-    def losses(self, parameters: FloatArray, x: AnyFloats, y: NDArray[np.int64]) -> AnyFloats:
+    def losses(self, parameters: FloatArray, x: AnyFloats, y: IntArray) -> AnyFloats:
         """Return −log softmax(W x)[y]."""
         scores = self._scores(parameters, x)
-        chosen = scores.reshape(-1).take(self._own_class(y))
+        chosen = scores.reshape(-1).take(_own_class(y))
         top = scores.max(axis=0)
         scores -= top
         np.exp(scores, out=scores)
@@ -87,30 +85,26 @@ class Logistic:
         loss += top - chosen  # the difference first: both may be large
         return loss
 
-    def correct(
-        self, parameters: FloatArray, x: AnyFloats, y: NDArray[np.int64]
-    ) -> NDArray[np.bool_]:
+    def correct(self, parameters: FloatArray, x: AnyFloats, y: IntArray) -> NDArray[np.bool_]:
         """Return whether y has the largest score; ties go to the first class."""
         scores = self._scores(parameters, x)
         largest = scores == scores.max(axis=0)
         if (largest.sum(axis=0) != 1).any():  # ties, or a score that is no number
             return np.asarray(scores.argmax(axis=0) == y)
         # Looking up takes a third of the time of argmax over the first axis.
-        right: NDArray[np.bool_] = largest.reshape(-1).take(self._own_class(y))
-        return right
+        return np.asarray(largest.reshape(-1).take(_own_class(y)))
 
     def _scores(self, parameters: FloatArray, x: AnyFloats) -> AnyFloats:
         matrix = parameters.reshape(self.classes, self.features + 1).astype(self.dtype)
         scores: AnyFloats = matrix @ x
         return scores
 
-    @staticmethod
-    def _own_class(y: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return where the score of each sample's own class is, in all scores laid out flat."""
-        places: NDArray[np.int64] = y * y.size + _places(y.size)
-        return places
+
+def _own_class(y: IntArray) -> IntArray:
+    """Return where the score of each sample's own class is, in all scores laid out flat."""
+    return y * y.size + _places(y.size)
 
 
 @lru_cache(maxsize=256)
-def _places(count: int) -> NDArray[np.int64]:
+def _places(count: int) -> IntArray:
     return np.arange(count)

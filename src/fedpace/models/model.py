@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.checks import FloatArray
+from fedpace.checks import FloatArray, IntArray
 
 # In the precision that the model trains in.
 AnyFloats: TypeAlias = NDArray[np.floating[Any]]
@@ -33,19 +33,15 @@ class Model(Protocol):
     def prepared_whole(self, x: AnyFloats) -> AnyFloats:
         """Return all inputs in the form that `losses` and `correct` take; called once."""
 
-    def gradients(
-        self, parameters: AnyFloats, x: AnyFloats, y: NDArray[np.int64], out: AnyFloats
-    ) -> None:
+    def gradients(self, parameters: AnyFloats, x: AnyFloats, y: IntArray, out: AnyFloats) -> None:
         """Write the mean gradient of m batches, each at its own parameters, to `out`.
 
         `parameters` and `out` are (m, P) in the model's precision, `x` is (m, batch, …) and `y`
         (m, batch).
         """
 
-    def losses(self, parameters: FloatArray, x: AnyFloats, y: NDArray[np.int64]) -> AnyFloats:
+    def losses(self, parameters: FloatArray, x: AnyFloats, y: IntArray) -> AnyFloats:
         """Return each sample's loss at `parameters`."""
 
-    def correct(
-        self, parameters: FloatArray, x: AnyFloats, y: NDArray[np.int64]
-    ) -> NDArray[np.bool_]:
+    def correct(self, parameters: FloatArray, x: AnyFloats, y: IntArray) -> NDArray[np.bool_]:
         """Return whether each sample is classified right at `parameters`."""

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from copy import copy as shallow
 from copy import deepcopy
 from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,9 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parameter import is_lazy
 
 from fedpace.errors import InputError
+
+# Takes outputs and classes.
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 def seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
@@ -58,7 +62,7 @@ def has_convolutions(module: nn.Module) -> bool:
     return any(isinstance(each, nn.modules.conv._ConvNd) for each in module.modules())
 
 
-def per_sample(loss: Callable[[Tensor, Tensor], Tensor] | None) -> Callable[..., Tensor]:
+def per_sample(loss: Loss | None) -> Loss:
     """Return the loss without its reduction; cross-entropy for None."""
     if loss is None:
         return partial(cross_entropy, reduction="none")

@@ -13,16 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.checks import FloatArray, positive_count
-from fedpace.errors import InputError, MissingExtraError
+from fedpace.checks import FloatArray, IntArray, positive_count
+from fedpace.errors import InputError, needs
 from fedpace.models.model import AnyFloats
 
-try:
+with needs("PyTorch models need torch", "torch"):
     import torch
-except ModuleNotFoundError:
-    raise MissingExtraError(
-        "PyTorch models need torch; install it with: pip install 'fedpace[torch]'"
-    ) from None
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
@@ -35,34 +31,32 @@ AT_ONCE = 512
 class TorchModel:
     """Train a `torch.nn.Module` on fedpace; the parameters are one flat vector.
 
-    Every gradient is that of the mean loss of a batch with the module in training mode; losses
-    and accuracy are taken in evaluation mode. Random layers such as dropout draw from a stream
-    that depends on the client's parameters and batch alone, so that the same seed gives the same
-    numbers whatever ran before and whoever else is drawn.
+    Gradients are those of a batch's mean loss, in training mode; losses and accuracy are taken in
+    evaluation mode. Random layers such as dropout draw from a stream that depends on the client's
+    parameters and batch alone: the same seed gives the same numbers, whoever else is drawn.
 
     Parameters
     ----------
     module : nn.Module, or a function of no arguments that makes one
         It is copied. With a function, such as the module's class, every seed starts from
-        parameters of its own, drawn by PyTorch's or the module's own initialisation; with a
-        module, every run starts from the parameters it has. Frozen parameters (`requires_grad`
-        false) and buffers are constants, those of the module given or of the first one made, and
-        no part of the vector. A module that changes its buffers is refused, for they are not
-        averaged, and so is batch normalisation, which mixes samples.
+        parameters of its own, drawn by the module's initialisation; with a module, every run
+        starts from the parameters it has. Frozen parameters (`requires_grad` false) and buffers
+        are constants, those of the module given or of the first one made, and not in the vector.
+        Refused: a module that changes its buffers, which are not averaged, and batch
+        normalisation, which mixes samples.
     input_shape : tuple of int, optional
-        Shape of one sample, such as (1, 28, 28); rows of x are reshaped to it. By default a
-        sample is a flat row.
+        Shape of one sample, such as (1, 28, 28); by default a flat row of x.
     loss : callable, optional
         (outputs, y) → one loss per sample, or a `torch.nn` loss with a `reduction`, which is set
         to "none". Cross-entropy by default.
     stacked : bool, optional
-        Whether the clients of a round go through the module in one vectorised call (torch.func)
-        or one after the other. By default one after the other if the module has convolutions,
-        which take longer stacked on a CPU, draws random numbers, which would
-        depend on who else is drawn, or cannot be vectorised; the first batch tells.
+        Whether all clients of a round go through the module in one vectorised call (torch.func).
+        By default they do, unless the module has convolutions, which take longer stacked on a
+        CPU, draws random numbers, which would depend on who else is drawn, or cannot be
+        vectorised; the first batch tells.
     threads : int ≥ 1, optional
-        PyTorch's threads while it works here; its own setting by default. Numbers may differ in
-        the last digits between settings.
+        PyTorch's threads while it works here; its own setting by default. The last digits may
+        depend on it.
 
     Examples
     --------
@@ -81,7 +75,7 @@ class TorchModel:
         module: nn.Module | Callable[[], nn.Module],
         *,
         input_shape: tuple[int, ...] | None = None,
-        loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+        loss: modules.Loss | None = None,
         stacked: bool | None = None,
         threads: int | None = None,
     ) -> None:
@@ -95,9 +89,7 @@ class TorchModel:
         self._loss = modules.per_sample(loss)
         loops = stacked is None and modules.has_convolutions(self._module)
         self.stacked = False if loops else stacked
-        self._threads = (
-            None if threads is None else positive_count("threads", threads, "give 1 or more")
-        )
+        self._threads = None if threads is None else positive_count("threads", threads)
 
     @property
     def size(self) -> int:
@@ -134,45 +126,37 @@ class TorchModel:
             )
         return rows.reshape(-1, *self._input_shape)
 
-    def prepared_whole(self, x: AnyFloats) -> AnyFloats:
-        """Return the same rows."""
-        return self.prepared(x)
+    prepared_whole = prepared
 
-    def gradients(
-        self, parameters: AnyFloats, x: AnyFloats, y: NDArray[np.int64], out: AnyFloats
-    ) -> None:
+    def gradients(self, parameters: AnyFloats, x: AnyFloats, y: IntArray, out: AnyFloats) -> None:
         """Write the gradient of each of m clients' mean loss."""
         self._module.train()
         with self._working():
             if self.stacked is None:
                 self.stacked = self._can_stack(parameters, x, y, out)
             if self.stacked:
-                self._gradients_stacked(parameters, x, y, out)
+                self._all_gradients(parameters, x, y, out)
             else:
                 for i in range(len(y)):
                     self._gradient(parameters[i], x[i], y[i], out[i])
 
-    def losses(self, parameters: FloatArray, x: AnyFloats, y: NDArray[np.int64]) -> AnyFloats:
+    def losses(self, parameters: FloatArray, x: AnyFloats, y: IntArray) -> AnyFloats:
         """Return each sample's loss, in evaluation mode."""
         return self._evaluated(parameters, x, y, self._checked_losses)
 
-    def correct(
-        self, parameters: FloatArray, x: AnyFloats, y: NDArray[np.int64]
-    ) -> NDArray[np.bool_]:
+    def correct(self, parameters: FloatArray, x: AnyFloats, y: IntArray) -> NDArray[np.bool_]:
         """Return whether the largest output is that of the class, in evaluation mode."""
         return self._evaluated(parameters, x, y, lambda scores, y: scores.argmax(dim=-1) == y)
 
-    def _gradient(
-        self, parameters: AnyFloats, x: AnyFloats, y: NDArray[np.int64], out: AnyFloats
-    ) -> None:
+    def _gradient(self, parameters: AnyFloats, x: AnyFloats, y: IntArray, out: AnyFloats) -> None:
         _seed_from(parameters, x, y)
         self._load(parameters)
         loss = self._checked_losses(self._module(_tensor(x)), _tensor(y)).mean()
         found = torch.autograd.grad(loss, [*self._own.values()], materialize_grads=True)
         torch.cat([each.reshape(-1) for each in found], out=torch.from_numpy(out))
 
-    def _gradients_stacked(
-        self, parameters: AnyFloats, x: AnyFloats, y: NDArray[np.int64], out: AnyFloats
+    def _all_gradients(
+        self, parameters: AnyFloats, x: AnyFloats, y: IntArray, out: AnyFloats
     ) -> None:
         _seed_from(parameters, x, y)
 
@@ -180,39 +164,30 @@ class TorchModel:
             outputs = functional_call(self._module, self._views(vector), (x,))
             return self._checked_losses(outputs, y).mean()
 
-        found = vmap(grad(mean_loss), randomness="different")(
-            _tensor(parameters), _tensor(x), _tensor(y)
-        )
-        torch.from_numpy(out).copy_(found)
+        stacked = vmap(grad(mean_loss), randomness="different")
+        torch.from_numpy(out).copy_(stacked(*map(_tensor, (parameters, x, y))))
 
-    def _can_stack(
-        self, parameters: AnyFloats, x: AnyFloats, y: NDArray[np.int64], out: AnyFloats
-    ) -> bool:
+    def _can_stack(self, parameters: AnyFloats, x: AnyFloats, y: IntArray, out: AnyFloats) -> bool:
         """Say whether the module can be vectorised, fast, and without drawing random numbers."""
         _seed_from(parameters, x, y)
         before = torch.get_rng_state()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # PyTorch warns of operations that it would loop
-                self._gradients_stacked(parameters, x, y, out)
+                self._all_gradients(parameters, x, y, out)
         except (RuntimeError, Warning):
             return False
         return torch.equal(before, torch.get_rng_state())
 
     def _evaluated(
-        self,
-        parameters: FloatArray,
-        x: AnyFloats,
-        y: NDArray[np.int64],
-        measure: Callable[[Tensor, Tensor], Tensor],
+        self, parameters: FloatArray, x: AnyFloats, y: IntArray, measure: modules.Loss
     ) -> NDArray[Any]:
         self._module.eval()
         self._load(parameters)
         found = []
         with self._working(), torch.inference_mode():
-            for inputs, labels in zip(
-                torch.split(_tensor(x), AT_ONCE), torch.split(_tensor(y), AT_ONCE), strict=True
-            ):
+            parts = (torch.split(_tensor(each), AT_ONCE) for each in (x, y))
+            for inputs, labels in zip(*parts, strict=True):
                 scores = self._module(inputs)
                 modules.check_scores(scores, len(labels))
                 modules.check_classes(labels, scores.shape[1])
@@ -258,7 +233,7 @@ def _tensor(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
-def _seed_from(parameters: AnyFloats, x: AnyFloats, y: NDArray[np.int64]) -> None:
+def _seed_from(parameters: AnyFloats, x: AnyFloats, y: IntArray) -> None:
     """Seed random layers from what is trained on what; a part of it tells steps apart."""
     digest = zlib.crc32(x[:1].tobytes(), zlib.crc32(y.tobytes()))
     digest = zlib.crc32(parameters[..., -256:].tobytes(), digest)

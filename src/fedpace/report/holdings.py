@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
-from rich import box
 from rich.table import Table
 
+from fedpace.checks import IntArray
 from fedpace.data.shards import Shards, Split
 from fedpace.report.figures import new_figure, plain_numbers
+from fedpace.report.tables import new_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ DECADE = 10
 MOST_NAMES, MOST_LINES = 40, 200
 
 
-def held(shards: Shards, classes: int) -> NDArray[np.int64]:
+def held(shards: Shards, classes: int) -> IntArray:
     """Count samples, client by class.
 
     >>> shards = Shards(np.zeros((3, 1)), np.array([0, 2, 2]), np.array([0, 1, 3]))
@@ -45,12 +45,10 @@ def held(shards: Shards, classes: int) -> NDArray[np.int64]:
     return cells.reshape(shards.n, classes)
 
 
-def holdings_table(split: Split, counts: NDArray[np.int64], *, title: str) -> Table:
+def holdings_table(split: Split, counts: IntArray, *, title: str) -> Table:
     """Show how sizes and numbers of classes spread over the clients."""
-    table = _table(title)
-    table.add_column(f"{split.train.n:,} clients")
-    for heading in ("smallest", "median", "largest", "all together"):
-        table.add_column(heading, justify="right")
+    titles = ("smallest", "median", "largest", "all together")
+    table = new_table(title, f"{split.train.n:,} clients", *titles)
     for row, values, total in (
         ("samples to train on", split.train.sizes, split.train.sizes.sum()),
         ("samples held back for testing", split.test.sizes, split.test.sizes.sum()),
@@ -61,12 +59,10 @@ def holdings_table(split: Split, counts: NDArray[np.int64], *, title: str) -> Ta
     return table
 
 
-def classes_table(counts: NDArray[np.int64], names: Sequence[str]) -> Table:
+def classes_table(counts: IntArray, names: Sequence[str]) -> Table:
     """Show how much there is of every class, and how it spreads over its clients."""
-    table = _table("Samples to train on, by class")
-    table.add_column("class")
-    for heading in ("samples", "clients", "largest client's\nshare, %"):
-        table.add_column(heading, justify="right")
+    titles = ("samples", "clients", "largest client's\nshare, %")
+    table = new_table("Samples to train on, by class", "class", *titles)
     for name, column in zip(names, counts.T, strict=True):
         total = int(column.sum())
         share = f"{100 * column.max() / total:.0f}" if total else "–"
@@ -74,17 +70,10 @@ def classes_table(counts: NDArray[np.int64], names: Sequence[str]) -> Table:
     return table
 
 
-def holdings_figure(counts: NDArray[np.int64], *, names: Sequence[str], title: str) -> Figure:
+def holdings_figure(counts: IntArray, *, names: Sequence[str], title: str) -> Figure:
     """Draw who holds how much of which class, and the total of every client and every class.
 
-    Parameters
-    ----------
-    counts : array of (N, classes)
-        Samples, as from `held`.
-    names : classes
-        What the classes are called.
-    title : str
-        What is shown.
+    `counts` are those of `held`, `names` those of the classes.
     """
     n, classes = counts.shape
     width = float(np.clip(2.5 + PER_CLIENT * n, NARROWEST, WIDEST))
@@ -104,7 +93,7 @@ def holdings_figure(counts: NDArray[np.int64], *, names: Sequence[str], title: s
     return figure
 
 
-def _draw_cells(axes: Axes, counts: NDArray[np.int64], names: Sequence[str]) -> AxesImage:
+def _draw_cells(axes: Axes, counts: IntArray, names: Sequence[str]) -> AxesImage:
     from matplotlib.colors import LogNorm
     from matplotlib.ticker import MaxNLocator
 
@@ -128,7 +117,7 @@ def _draw_cells(axes: Axes, counts: NDArray[np.int64], names: Sequence[str]) -> 
     return picture
 
 
-def _draw_sizes(axes: Axes, sizes: NDArray[np.int64]) -> None:
+def _draw_sizes(axes: Axes, sizes: IntArray) -> None:
     edges = np.arange(sizes.size + 1) - 0.5
     wide = sizes.max() > DECADE * sizes.min()
     low, high = (0.5 * max(sizes.min(), 1) if wide else 0), 1.5 * sizes.max()
@@ -145,13 +134,9 @@ def _draw_sizes(axes: Axes, sizes: NDArray[np.int64]) -> None:
     axes.grid(axis="y", alpha=0.3)
 
 
-def _draw_totals(axes: Axes, totals: NDArray[np.int64]) -> None:
+def _draw_totals(axes: Axes, totals: IntArray) -> None:
     axes.barh(np.arange(totals.size), totals, height=0.8, color=BARS)
     axes.set(xlabel="samples")
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.tick_params(left=False, labelleft=False)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD)

@@ -23,15 +23,8 @@ if TYPE_CHECKING:
 
 def schemes_table(rows: Sequence[Prediction], *, k: int) -> Table:
     """Show what each scheme costs, the best in bold."""
-    table = _table(f"Schemes, K = {k:,}")
-    table.add_column("scheme")
-    for title in (
-        "expected\nround, s",
-        "variance\nterm S",
-        "largest\nweight",
-        "predicted time,\nuniform = 1",
-    ):
-        table.add_column(title, justify="right")
+    titles = ("expected\nround, s", "variance\nterm S", "largest\nweight")
+    table = new_table(f"Schemes, K = {k:,}", "scheme", *titles, "predicted time,\nuniform = 1")
     best = min(rows, key=lambda row: row.relative_time)
     for row in rows:
         table.add_row(
@@ -48,12 +41,10 @@ def schemes_table(rows: Sequence[Prediction], *, k: int) -> Table:
 def clients_table(clients: Clients, design: WithReplacement, *, scheme: str, show: int) -> Table:
     """Show the probabilities of the fastest and the slowest clients."""
     profile = clients.profile
-    importance = profile.importance
-    share = importance / importance.sum()
-    table = _table(f"Probabilities of {scheme}, fastest and slowest clients")
-    table.add_column("client", overflow="fold", no_wrap=False)
-    for title in ("time, s", "importance\np·G, share", "probability\nper draw", "weight\np/(Kq)"):
-        table.add_column(title, justify="right")
+    share = profile.importance / profile.importance.sum()
+    titles = ("time, s", "importance\np·G, share", "probability\nper draw", "weight\np/(Kq)")
+    table = new_table(f"Probabilities of {scheme}, fastest and slowest clients", "client", *titles)
+    table.columns[0].overflow = "fold"
     order = np.argsort(profile.times, kind="stable")
     groups = [order] if order.size <= 2 * show else [order[:show], order[-show:]]
     for group in groups:
@@ -71,10 +62,8 @@ def clients_table(clients: Clients, design: WithReplacement, *, scheme: str, sho
 
 def runs_table(summary: Summary) -> Table:
     """Show the seconds to the target of each scheme."""
-    table = _table(f"Seconds to {summary.target}")
-    table.add_column("scheme")
-    for title in ("runs", "reached\ntarget", "mean seconds\nto target", "ratio to\noptimal-mean"):
-        table.add_column(title, justify="right")
+    titles = ("runs", "reached\ntarget", "mean seconds\nto target", "ratio to\noptimal-mean")
+    table = new_table(f"Seconds to {summary.target}", "scheme", *titles)
     for row in summary.rows:
         seconds, ratio = _number(row.seconds, ".1f"), _number(row.to_proposed, ".2f")
         table.add_row(row.scheme, str(row.runs), str(row.reached), seconds, ratio)
@@ -83,12 +72,13 @@ def runs_table(summary: Summary) -> Table:
 
 def plan_tables(rows: Sequence[Prediction], *, k: int) -> list[Table]:
     """Show the predicted time, the expected round time and the variance term, K by scheme."""
+    best = min(rows, key=lambda row: row.relative_time)
+    title = f"Predicted time to the target (uniform with K = {k:,} is 1)"
     return [
-        _by_k(f"Predicted time to the target (uniform with K = {k:,} is 1)", rows,
-              lambda row: row.relative_time, "{:.3f}", mark_best=True),
-        _by_k("Expected round, s", rows, lambda row: row.round_time, "{:.4g}"),
-        _by_k("Variance term S", rows, lambda row: row.variance_term, "{:.4g}"),
-    ]  # fmt: skip
+        _by_k(title, rows, lambda row: f"{row.relative_time:.3f}", best),
+        _by_k("Expected round, s", rows, lambda row: f"{row.round_time:.4g}"),
+        _by_k("Variance term S", rows, lambda row: f"{row.variance_term:.4g}"),
+    ]
 
 
 def print_tables(*tables: Table) -> None:
@@ -100,37 +90,33 @@ def print_tables(*tables: Table) -> None:
         Console(width=max(console.width, needed)).print(table)
 
 
+def new_table(title: str, first: str, *others: str) -> Table:
+    """Return an empty table with these columns: the first for names, the others for numbers."""
+    table = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD)
+    table.add_column(first)
+    for each in others:
+        table.add_column(each, justify="right")
+    return table
+
+
 def _by_k(
     title: str,
     rows: Sequence[Prediction],
-    value: Callable[[Prediction], float],
-    form: str,
-    *,
-    mark_best: bool = False,
+    text: Callable[[Prediction], str],
+    best: Prediction | None = None,
 ) -> Table:
-    table = _table(title)
     schemes = list(dict.fromkeys(row.scheme for row in rows))
-    table.add_column("K", justify="right")
-    for scheme in schemes:
-        table.add_column(scheme, justify="right")
-    best = min(rows, key=value)
-    cells = {(row.k, row.scheme): row for row in rows}
+    table = new_table(title, "K", *schemes)
+    table.columns[0].justify = "right"
+    texts = {
+        (row.k, row.scheme): f"[bold]{text(row)} *[/bold]" if row is best else text(row)
+        for row in rows
+    }
     for k in dict.fromkeys(row.k for row in rows):
-        texts = []
-        for scheme in schemes:
-            row = cells[k, scheme]
-            text = form.format(value(row))
-            texts.append(f"[bold]{text} *[/bold]" if mark_best and row is best else text)
-        table.add_row(f"{k:,}", *texts)
+        table.add_row(f"{k:,}", *(texts[k, scheme] for scheme in schemes))
     return table
 
 
 def _number(value: Interval, form: str) -> str:
     """Return "≥ 12.3" where runs that never got there would make it larger, "–" for nothing."""
-    if math.isnan(value.value):
-        return "–"
-    return f"{value.bound} {value.value:{form}}".strip()
-
-
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD)
+    return "–" if math.isnan(value.value) else f"{value.bound} {value.value:{form}}".strip()
