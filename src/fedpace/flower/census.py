@@ -1,17 +1,17 @@
 """Who is there: nodes that come and go, and what each says of itself."""
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from numpy.typing import NDArray
 
 from fedpace.flower.client import PARTITION, SAMPLES
-from fedpace.flower.exchange import Arrival, Mail
+from fedpace.flower.exchange import Mail
 from fedpace.flower.nodes import Nodes
 from fedpace.flower.records import metrics_of
 from fedpace.remote.waiting import waited_for
@@ -28,53 +28,28 @@ RAISED = 2
 NO_FUNCTION = "No query function registered"
 
 
-class Described(NamedTuple):
-    """What a node says of itself."""
-
-    node: int
-    partition: int | None = None
-    samples: int | None = None
-
-
+@dataclass(eq=False)
 class Census:
     """Keep track of the federation's nodes.
 
-    Parameters
-    ----------
-    mail : Mail
-        The way to them.
-    nodes : Nodes
-        The clients seen so far.
-    at_least : int ≥ 1
-        Nodes that must be connected for a round, one of them idle.
-    wait : float, seconds
-        How long to wait for them.
-    expected : int, optional
-        Nodes that must be connected before the first round, where that is more.
-    query : bool
-        Whether new nodes are asked for their partition and sample count. The first is asked alone:
-        if its ClientApp has no function for that, the others are not asked.
+    A round waits, for `wait` seconds at most, until `at_least` nodes are connected and one of them
+    is idle; the first round until `expected` are, where that is more. With `query`, new nodes are
+    asked for their partition and sample count: the first alone, and if its ClientApp has no
+    function for that, the others not at all.
     """
 
-    def __init__(
-        self,
-        mail: Mail,
-        nodes: Nodes,
-        at_least: int,
-        wait: float,
-        *,
-        expected: int | None = None,
-        query: bool = True,
-    ) -> None:
-        self.mail, self.nodes = mail, nodes
-        self.at_least, self.wait, self.query = at_least, wait, query
-        self.expected = max(at_least, expected or 0)
-        self._answered = False
-        self._raised = 0
+    mail: Mail
+    nodes: Nodes
+    at_least: int
+    wait: float
+    expected: int = 0
+    query: bool = True
+    _answered: bool = field(default=False, init=False)
+    _raised: int = field(default=0, init=False)
 
     def present(self) -> NDArray[np.bool_]:
         """Return which clients are there and owe no reply; wait while they are too few."""
-        needed = self.at_least if len(self.nodes.roster) else self.expected
+        needed = max(self.at_least, 0 if len(self.nodes.roster) else self.expected)
         return waited_for(
             lambda: self._admitted(needed),
             patience=self.wait,
@@ -96,7 +71,7 @@ class Census:
         return sorted(self.mail.grid.get_node_ids())
 
     def _admitted(self, needed: int) -> NDArray[np.bool_] | None:
-        """Give new nodes numbers; return who is idle, or None if there are too few."""
+        """Give new nodes numbers; return who is idle, or None while there are too few."""
         self.mail.look()
         connected = self._connected()
         if len(connected) < needed:
@@ -107,35 +82,34 @@ class Census:
 
     def _admit(self, new: Sequence[int]) -> None:
         """Give new nodes numbers in the order of their partitions, or else of their ids."""
-        told = {each.node: each for each in self._described(new)}
-        numbers: set[int] = set()
-        for node, partition, samples in sorted(
-            (told.get(node, Described(node)) for node in new),
-            key=lambda each: (each.partition is None, each.partition or 0, each.node),
-        ):
-            client = self.nodes.admit(node, partition)
-            if samples is not None:
-                self.nodes.roster.learn(client, samples)
-            if client in numbers:
+        partitions, samples, seen = dict[int, int](), dict[int, int](), set[int]()
+        for node, metrics in self._answers(new):  # what makes no sense does not count
+            partition, count = metrics.get(PARTITION), metrics.get(SAMPLES)
+            if isinstance(partition, int) and partition >= 0:
+                partitions[node] = partition
+            if isinstance(count, int) and 0 < count < 2**53:
+                samples[node] = count
+        for node in sorted(new, key=lambda node: (partitions.get(node, math.inf), node)):
+            client = self.nodes.admit(node, partitions.get(node))
+            if node in samples:
+                self.nodes.roster.learn(client, samples[node])
+            if client in seen:
                 log.warning("fedpace: several nodes are %s", self.nodes.roster.names[client])
-            numbers.add(client)
+            seen.add(client)
 
-    def _described(self, nodes: Sequence[int]) -> Iterable[Described]:
-        wave = 1
+    def _answers(self, nodes: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Ask nodes what they are, more at once as they answer; yield the metrics of each."""
+        wave, content = 1, RecordDict({"config": ConfigRecord()})
         while self.query and nodes:
             wave = AT_ONCE if self._answered or self.nodes.partitioned else wave
-            arrivals = self._asked(nodes[:wave])
+            messages = [Message(content, node, MessageType.QUERY) for node in nodes[:wave]]
+            # Mail of its own: whoever is silent here may still train.
+            arrivals = Mail(self.mail.grid, self.mail.clock).exchange(messages, LONGEST_QUERY)
             self._judge([arrival.message for arrival in arrivals])
             for node, message, _ in arrivals:
                 if not message.has_error():
-                    yield _described(node, metrics_of(message))
+                    yield node, metrics_of(message)
             nodes, wave = nodes[wave:], min(2 * wave, AT_ONCE)
-
-    def _asked(self, nodes: Sequence[int]) -> list[Arrival]:
-        content = RecordDict({"config": ConfigRecord()})
-        messages = [Message(content, node, MessageType.QUERY) for node in nodes]
-        # Mail of its own: whoever is silent here may still train.
-        return Mail(self.mail.grid, self.mail.clock).exchange(messages, LONGEST_QUERY)
 
     def _judge(self, replies: Sequence[Message]) -> None:
         """Ask nobody else if the ClientApp answers no queries; one node's failure tells nothing."""
@@ -149,13 +123,3 @@ class Census:
                 "fedpace: clients answer no queries: sample counts are learned from replies, and "
                 "until then all count alike (see fedpace.flower.described)"
             )
-
-
-def _described(node: int, metrics: dict[str, object]) -> Described:
-    """Return what was said, as far as it makes sense."""
-    partition, samples = metrics.get(PARTITION), metrics.get(SAMPLES)
-    return Described(
-        node,
-        partition if isinstance(partition, int) and partition >= 0 else None,
-        samples if isinstance(samples, int) and 0 < samples < 2**53 else None,
-    )

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -44,36 +44,12 @@ class Training:
     evaluate_fn: CentralEvaluation | None = None
 
 
-class _ByHand(NamedTuple):
-    """Messages that somebody else delivers, and since when."""
-
-    messages: list[Message]
-    given: Given
-    when: float
-
-
 class GridBackend:
-    """Train on the nodes of a Flower federation.
+    """Train on the nodes of a Flower federation; the `roster` has the clients known before.
 
-    Parameters
-    ----------
-    grid : Grid
-        Flower's.
-    strategy : AdaptiveSampling
-        Has the settings, and says what is sent in a round and in an evaluation.
-    training : Training
-        What to train.
-    roster : Roster
-        The clients known before.
-
-    Attributes
-    ----------
-    task : Task or None
-        The one that the strategy is making messages for.
-    metrics : MetricRecord or None
-        Those of the latest replies, averaged.
-    result : Result
-        Flower's.
+    The `strategy` has the settings, and says what is sent in a round and in an evaluation. While it
+    makes the messages of a task, `task` is that task. `metrics` are those of the latest replies,
+    averaged; `result` is Flower's.
     """
 
     usual_times = None  # measured
@@ -83,14 +59,8 @@ class GridBackend:
     ) -> None:
         self.strategy, self.training = strategy, training
         self.mail, self.nodes = Mail(grid, strategy.clock), Nodes(roster)
-        self.census = Census(
-            self.mail,
-            self.nodes,
-            strategy.min_available_nodes,
-            strategy.wait,
-            expected=strategy.expected_nodes,
-            query=strategy.query,
-        )
+        limits = (strategy.min_available_nodes, strategy.wait, strategy.expected_nodes or 0)
+        self.census = Census(self.mail, self.nodes, *limits, query=strategy.query)
         self.layout = Layout.of(training.initial)
         self._reader = Reader(self.nodes, self.layout, strategy.keys.samples, strategy.local_steps)
         self.round = 0
@@ -99,7 +69,8 @@ class GridBackend:
         self.result = Result(arrays=training.initial)
         self._underway: dict[str, Given] = {}
         self._since = 0.0  # when the run's clock was last read
-        self._by_hand: _ByHand | None = None
+        # Messages that somebody else delivers, and since when.
+        self._by_hand: tuple[list[Message], Given, float] | None = None
 
     @property
     def weights(self) -> FloatArray:
@@ -145,7 +116,7 @@ class GridBackend:
         self._begin(task, config)
         messages = self.messages(MessageType.TRAIN, task.clients.tolist(), arrays, config)
         given = self._given(arrays, config, messages)
-        self._by_hand = _ByHand(messages, given, self.mail.clock.now())
+        self._by_hand = messages, given, self.mail.clock.now()
         return messages
 
     def take_in(self, replies: Iterable[Message]) -> Reply:

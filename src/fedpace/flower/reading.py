@@ -1,7 +1,5 @@
 """What Flower's replies say, screened."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterable
@@ -30,14 +28,6 @@ class Given(NamedTuple):
     bytes_down: int
 
 
-class Read(NamedTuple):
-    """What can be used, the messages it was in, and whose reply is refused."""
-
-    accepted: list[Accepted]
-    used: list[Message]
-    refused: list[int]
-
-
 @dataclass
 class Reader:
     """Read replies to a model; `samples_key` is where clients say how many samples they have."""
@@ -50,23 +40,25 @@ class Reader:
     _reported: bool = False
     _said: set[str] = field(default_factory=set)
 
-    def read_all(self, arrivals: Iterable[tuple[Arrival, Given]]) -> Read:
-        """Read replies, and learn the sample counts of those that can be used."""
-        read = Read([], [], [])
+    def read_all(
+        self, arrivals: Iterable[tuple[Arrival, Given]]
+    ) -> tuple[list[Accepted], list[Message], list[int]]:
+        """Return what can be used, the messages it was in, and whose reply is refused."""
+        accepted, used, refused = list[Accepted](), list[Message](), list[int]()
         for arrival, given in arrivals:
             client = self.nodes.client(arrival.node)
             try:
-                read.accepted.append(self._accepted(client, arrival, given))
-                read.used.append(arrival.message)
+                accepted.append(self._accepted(client, arrival, given))
+                used.append(arrival.message)
             except BadReplyError as error:
                 if not arrival.message.has_error():
-                    read.refused.append(client)
+                    refused.append(client)
                 name = self.nodes.roster.names[client]
                 log.warning("fedpace: client %d (%s) is left out: %s", client, name, error)
-        return read
+        return accepted, used, refused
 
     def _accepted(self, client: int, arrival: Arrival, given: Given) -> Accepted:
-        """Return what a client's reply says, or raise BadReplyError."""
+        """Return what a client's reply says, and learn its sample count, or raise BadReplyError."""
         message, layout = arrival.message, self.layout
         if message.has_error():
             raise BadReplyError(f"error {message.error.code}: {message.error.reason!s:.200}")
@@ -82,16 +74,8 @@ class Reader:
         norm = self._grad_norm(client, metrics, update[layout.trained], given.learning_rate)
         if samples is not None:
             self.nodes.roster.learn(client, samples)
-        return Accepted(
-            client,
-            update,
-            arrival.seconds,
-            norm,
-            loss,
-            computing,
-            given.bytes_down,
-            size_of(message),
-        )
+        sizes = given.bytes_down, size_of(message)
+        return Accepted(client, update, arrival.seconds, norm, loss, computing, *sizes)
 
     def _samples(self, value: object) -> int | None:
         if value is None:

@@ -1,7 +1,5 @@
 """Adaptive sampling as a Flower strategy."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterable
@@ -76,7 +74,10 @@ class AdaptiveSampling(Settings, Strategy):
         """
         self.summary()
         rounds = positive_count("num_rounds", num_rounds, "give the rounds to train")
-        self._warn(rounds, evaluated=evaluate_fn is not None)
+        if type(self).aggregate_train is not AdaptiveSampling.aggregate_train:
+            log.warning("fedpace: start does not call aggregate_train: its loop aggregates")
+        for doubt in self.doubts(rounds, evaluated=evaluate_fn is not None):
+            log.warning("fedpace: %s", doubt)
         training = Training(
             initial_arrays,
             self.deadline or timeout,
@@ -86,9 +87,8 @@ class AdaptiveSampling(Settings, Strategy):
         )
         self.outcome, self._run, self._stepwise = None, None, False
         checkpoint = checkpoint_of(self, Layout.of(initial_arrays))
-        backend = self.backend_on(grid, training, checkpoint and checkpoint.roster)
         stop = Stop(self.target_loss, self.target_accuracy, rounds, blind=True)
-        run = self._begun(backend, stop, checkpoint)
+        run, backend = self._begun(grid, training, stop, checkpoint)
         while not run.ended:
             backend.submit(run.draw())
             row = run.complete(backend.collect())
@@ -121,7 +121,11 @@ class AdaptiveSampling(Settings, Strategy):
         if backend is not None and backend.task is not None:
             clients = backend.task.clients.tolist()
             return backend.messages(MessageType.TRAIN, clients, arrays, config)
-        run, backend = self._step(grid, arrays, config)
+        run = self._run
+        if run is None or backend is None or not self._stepwise:  # the first time, begin a run
+            self.outcome, self._stepwise = None, True
+            training = Training(arrays, self.deadline or TIMEOUT, config)
+            run, backend = self._begun(grid, training, Stop(blind=True))
         kept = backend.layout.vector(backend.layout.record(run.state.parameters))
         given = backend.layout.vector(arrays)
         # Ours is not yet rounded to the arrays' types.
@@ -177,28 +181,23 @@ class AdaptiveSampling(Settings, Strategy):
         log.info("fedpace: %s sampling, K = %d, seed %d", self.scheme_name, self.k, self.seed)
         log.info("fedpace: the server's rule is %s", self.server_name)
         if learning_rounds(self.sampler()):
-            log.info(
-                "fedpace: learning by %s, solved again every %d rounds", self.pilots, self.refresh
-            )
-
-    def _warn(self, rounds: int, *, evaluated: bool) -> None:
-        if type(self).aggregate_train is not AdaptiveSampling.aggregate_train:
-            log.warning("fedpace: start does not call aggregate_train: its loop aggregates")
-        for doubt in self.doubts(rounds, evaluated=evaluated):
-            log.warning("fedpace: %s", doubt)
+            again = f"solved again every {self.refresh} rounds"
+            log.info("fedpace: learning by %s, %s", self.pilots, again)
 
     def backend_on(
         self, grid: Grid, training: Training, roster: Roster | None = None
     ) -> GridBackend:
         """Return the federation as a backend, for any loop, once enough clients are there."""
         known = Roster() if roster is None else roster
-        self._backend = backend = GridBackend(grid, self, training, known)
-        backend.census.present()
-        return backend
+        self._backend = GridBackend(grid, self, training, known)
+        self._backend.census.present()
+        return self._backend
 
     def _begun(
-        self, backend: GridBackend, stop: Stop, checkpoint: FleetCheckpoint | None = None
-    ) -> Run:
+        self, grid: Grid, training: Training, stop: Stop, checkpoint: FleetCheckpoint | None = None
+    ) -> tuple[Run, GridBackend]:
+        roster = None if checkpoint is None else checkpoint.roster
+        backend = self.backend_on(grid, training, roster)
         self._run = Run(
             backend,
             self.sampler(),
@@ -209,15 +208,4 @@ class AdaptiveSampling(Settings, Strategy):
             evaluate_every=self.evaluate_every,
             journal=checkpoint,
         )
-        return self._run
-
-    def _step(
-        self, grid: Grid, arrays: ArrayRecord, config: ConfigRecord
-    ) -> tuple[Run, GridBackend]:
-        """Return the run that others drive; the first time, begin it."""
-        if self._run is None or self._backend is None or not self._stepwise:
-            training = Training(arrays, self.deadline or TIMEOUT, config)
-            self.outcome, self._stepwise = None, True
-            backend = self.backend_on(grid, training)
-            return self._begun(backend, Stop(blind=True)), backend
-        return self._run, self._backend
+        return self._run, backend
