@@ -1,9 +1,7 @@
 """What can be set about adaptive sampling in Flower."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -90,41 +88,38 @@ class Settings:
 
     k: int
     scheme: str | Scheme | Sampler | type[Any] = "optimal-mean"
-    server: str | Server = field(default="average", kw_only=True)
-    max_weight: float | None = field(default=1.0, kw_only=True)
-    pilots: WarmUp | Pilots = field(default=WarmUp(10), kw_only=True)
-    refresh: int = field(default=10, kw_only=True)
-    c_over_s0: float | None = field(default=None, kw_only=True)
-    seed: int = field(default=0, kw_only=True)
-    deadline: float | None = field(default=None, kw_only=True)
-    min_available_nodes: int = field(default=2, kw_only=True)
-    expected_nodes: int | None = field(default=None, kw_only=True)
-    wait: float = field(default=600.0, kw_only=True)
-    query: bool = field(default=True, kw_only=True)
-    fraction_evaluate: float = field(default=1.0, kw_only=True)
-    evaluate_every: int = field(default=10, kw_only=True)
-    schedule: Schedule | None = field(default=None, kw_only=True)
-    local_steps: int | None = field(default=None, kw_only=True)
-    target_loss: float | None = field(default=None, kw_only=True)
-    target_accuracy: float | None = field(default=None, kw_only=True)
-    checkpoint: str | Path | None = field(default=None, kw_only=True)
-    out: str | Path | None = field(default=None, kw_only=True)
-    keys: Keys = field(default=Keys(), kw_only=True)
-    clock: Clock = field(default=WALL, kw_only=True)
+    _: KW_ONLY
+    server: str | Server = "average"
+    max_weight: float | None = 1.0
+    pilots: WarmUp | Pilots = field(default=WarmUp(10))
+    refresh: int = 10
+    c_over_s0: float | None = None
+    seed: int = 0
+    deadline: float | None = None
+    min_available_nodes: int = 2
+    expected_nodes: int | None = None
+    wait: float = 600.0
+    query: bool = True
+    fraction_evaluate: float = 1.0
+    evaluate_every: int = 10
+    schedule: Schedule | None = None
+    local_steps: int | None = None
+    target_loss: float | None = None
+    target_accuracy: float | None = None
+    checkpoint: str | Path | None = None
+    out: str | Path | None = None
+    keys: Keys = Keys()
+    clock: Clock = WALL
 
     def __post_init__(self) -> None:
         positive_count("k", self.k)
         positive_count("min_available_nodes", self.min_available_nodes, "give 2")
-        positive_count(
-            "pilots.rounds", self.pilots.rounds, "give WarmUp(10), or a scheme that learns nothing"
-        )
+        remedy = "give WarmUp(10), or a scheme that learns nothing"
+        positive_count("pilots.rounds", self.pilots.rounds, remedy)
         if self.max_weight is not None:
             check_cap("max_weight", self.max_weight, self.k)
-        if not 0 <= self.fraction_evaluate <= 1:
-            raise InputError(
-                f"fraction_evaluate must lie in [0, 1], got {self.fraction_evaluate}; "
-                "give 1 for all"
-            )
+        if not 0 <= (share := self.fraction_evaluate) <= 1:
+            raise InputError(f"fraction_evaluate must lie in [0, 1], got {share}; give 1 for all")
         if self.deadline is not None and not self.deadline > 0:
             raise InputError(f"deadline must be positive, got {self.deadline}; leave it out")
         self.sampler()
@@ -132,24 +127,15 @@ class Settings:
 
     def sampler(self) -> Sampler:
         """Return what a run draws by."""
-        return sampler_for(
-            self.scheme,
-            self.k,
-            learn=self.pilots,
-            refresh=self.refresh,
-            max_weight=self.max_weight,
-            c_over_s0=self.c_over_s0,
-        )
+        settings = {name: getattr(self, name) for name in ("refresh", "max_weight", "c_over_s0")}
+        return sampler_for(self.scheme, self.k, learn=self.pilots, **settings)
 
     def made_server(self) -> Server:
         """Return what makes the next model."""
-        given = self.server
-        server = server_named(given) if isinstance(given, str) else given
+        server = server_named(self.server) if isinstance(self.server, str) else self.server
         if isinstance(server, type) or not (hasattr(server, "init") and hasattr(server, "apply")):
-            raise InputError(
-                f"server must be a name or an object with init and apply, got {given!r:.80}; "
-                "see docs/extend.md"
-            )
+            got = f"{self.server!r:.80}; see docs/extend.md"
+            raise InputError(f"server must be a name or an object with init and apply, got {got}")
         return server
 
     @property
@@ -169,14 +155,12 @@ class Settings:
 
     def about(self) -> dict[str, Any]:
         """Return what a checkpoint must agree with."""
+        same = {name: getattr(self, name) for name in ("k", "seed", "max_weight", "c_over_s0")}
         return {
             "flower": self.scheme_name,
             "server": self.server_name,
             "sources": [fingerprint(self.scheme), fingerprint(self.server)],
-            "k": self.k,
-            "seed": self.seed,
-            "max_weight": self.max_weight,
-            "c_over_s0": self.c_over_s0,
+            **same,
             "pilots": asdict(self.pilots),
         }
 
@@ -184,17 +168,12 @@ class Settings:
         """Yield what speaks against these settings; `evaluated` says whether the server does."""
         learning = learning_rounds(self.sampler())
         if 0 < rounds <= learning:
-            yield (
-                f"no round is drawn by {self.scheme_name}: all {rounds} are for learning; "
-                f"give more than {learning} rounds, or fewer to pilots"
-            )
-        if not (evaluated or self.clients_evaluate) and not (
-            self.target_loss is None and self.target_accuracy is None
-        ):
-            yield (
-                "nobody evaluates, so no target will be reached; "
-                "give evaluate_fn, or evaluate_every and fraction_evaluate above 0"
-            )
+            lost = f"no round is drawn by {self.scheme_name}: all {rounds} are for learning"
+            yield f"{lost}; give more than {learning} rounds, or fewer to pilots"
+        target = (self.target_loss, self.target_accuracy) != (None, None)
+        if target and not evaluated and not self.clients_evaluate:
+            remedy = "give evaluate_fn, or evaluate_every and fraction_evaluate above 0"
+            yield f"nobody evaluates, so no target will be reached; {remedy}"
 
 
 def learning_rounds(sampler: Sampler) -> int:
