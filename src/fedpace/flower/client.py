@@ -1,7 +1,5 @@
 """What a client may add: how long it computed, and how much its data still teach."""
 
-from __future__ import annotations
-
 import logging
 import math
 import sys
@@ -53,12 +51,11 @@ class GradientNorms:
 
     def metrics(self) -> dict[str, int | float]:
         """Return what to add to the reply's metrics."""
-        found: dict[str, int | float] = {COMPUTING: time.perf_counter() - self._began}
-        if self._squares:
-            found[STEPS] = len(self._squares)
-            mean = math.fsum(float(each) for each in self._squares) / len(self._squares)
-            found[GRAD_NORM] = math.sqrt(mean)
-        return found
+        seconds, steps = time.perf_counter() - self._began, len(self._squares)
+        if not steps:
+            return {COMPUTING: seconds}
+        mean = math.fsum(map(float, self._squares)) / steps
+        return {COMPUTING: seconds, STEPS: steps, GRAD_NORM: math.sqrt(mean)}
 
 
 def _square(gradient: Any) -> Any:
@@ -110,10 +107,9 @@ def described(message: Message, context: Context, samples: int | None = None) ->
 
 def _metrics(reply: Message) -> MetricRecord:
     """Return the reply's record of metrics; Flower's strategies want exactly one."""
-    for record in reply.content.metric_records.values():
-        return record
-    reply.content["metrics"] = MetricRecord()
-    return reply.content.metric_records["metrics"]
+    if not reply.content.metric_records:
+        reply.content["metrics"] = MetricRecord()
+    return next(iter(reply.content.metric_records.values()))
 
 
 def _check_samples(metrics: MetricRecord) -> None:
@@ -121,10 +117,8 @@ def _check_samples(metrics: MetricRecord) -> None:
     if value is None:
         log.warning("fedpace: the reply holds no '%s'; the server takes an average", SAMPLES)
     elif not (isinstance(value, (int, float)) and value > 0 and float(value).is_integer()):
-        raise InputError(
-            f"{SAMPLES} must be a positive integer, got {value!r:.40}; "
-            "return the number of training samples"
-        )
+        got = f"{value!r:.40}; return the number of training samples"
+        raise InputError(f"{SAMPLES} must be a positive integer, got {got}")
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """Send messages, and note when each reply arrives."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
@@ -37,12 +35,8 @@ class Arrival(NamedTuple):
 class Mail:
     """Send messages to nodes, collect the replies, and know who owes one.
 
-    A reply is known by the message that it answers, not by whom it claims to come from.
-
-    Attributes
-    ----------
-    open, late : dict of names to Sent
-        The messages without a reply, within their deadline and beyond it.
+    A reply is known by the message that it answers, not by whom it claims to come from. Messages
+    without a reply are `open` within their deadline and `late` beyond it.
     """
 
     def __init__(self, grid: Grid, clock: Clock = WALL) -> None:
@@ -89,12 +83,8 @@ class Mail:
                     self._here[name] = Arrival(sent.node, message, self._passed(sent))
         for name in [n for n, each in self.open.items() if self._passed(each) >= each.deadline]:
             self.late[name] = self.open.pop(name)
-        given_up = 1 + MOST_DEADLINES
-        self.late = {
-            name: each
-            for name, each in self.late.items()
-            if self._passed(each) < given_up * each.deadline
-        }
+        limits = {name: (1 + MOST_DEADLINES) * each.deadline for name, each in self.late.items()}
+        self.late = {n: each for n, each in self.late.items() if self._passed(each) < limits[n]}
 
     def _pause(self) -> float:
         passed = max(map(self._passed, self.open.values()))
