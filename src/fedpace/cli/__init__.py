@@ -1,76 +1,58 @@
 """The command line: each command reads its options, calls the library and prints."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys
-from collections.abc import Callable
+from functools import partial
 from typing import Annotated, NoReturn
 
 import typer
 
 import fedpace
-from fedpace.cli.data import fetch_command, show_command, where_command
-from fedpace.cli.example import example_command
-from fedpace.cli.lab import down_command, status_command, up_command
-from fedpace.cli.lab_devices import certs_command, join_command
-from fedpace.cli.lab_run import lab_run_command
+from fedpace.cli import data, example, lab, lab_devices, lab_run, plan, report, run, solve
 from fedpace.cli.output import INTERRUPTED, REFUSED
-from fedpace.cli.plan import plan_command
-from fedpace.cli.report import report_command
-from fedpace.cli.run import run_command
-from fedpace.cli.solve import solve_command
 from fedpace.errors import InputError, MissingExtraError
 
-
-def _group(text: str, epilog: str) -> typer.Typer:
-    return typer.Typer(
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        no_args_is_help=True,
-        rich_markup_mode="rich",
-        help=text,
-        epilog=epilog,
-    )
-
-
-def _add(group: typer.Typer, name: str, command: Callable[..., None], example: str) -> None:
-    group.command(name, epilog=f"Example:  fedpace {example}")(command)
-
-
-app = _group(
-    "Choose which clients to draw, and reach a federated-learning target sooner.",
-    "Start with:  fedpace example clients.csv  &&  fedpace solve clients.csv -k 10",
+_new_group = partial(
+    typer.Typer,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
 )
-_add(app, "example", example_command, "example clients.csv --clients 1000")
-_add(app, "solve", solve_command, "solve clients.csv -k 10 --max-weight 1 -o q.csv")
-_add(app, "plan", plan_command, "plan clients.csv -k 10 --max-weight 1")
-_add(
-    app, "run", run_command, "run simulation-1 --schemes uniform,optimal-mean --seeds 2 --out runs"
+app = _new_group(
+    help="Choose which clients to draw, and reach a federated-learning target sooner.",
+    epilog="Start with:  fedpace example clients.csv  &&  fedpace solve clients.csv -k 10",
 )
-_add(app, "report", report_command, "report runs")
-
-data_app = _group(
-    "Download datasets, and show which client holds what.",
-    "Example:  fedpace data show simulation-1 --out holdings.png",
+data_app = _new_group(
+    help="Download datasets, and show which client holds what.",
+    epilog="Example:  fedpace data show simulation-1 --out holdings.png",
+)
+lab_app = _new_group(
+    help="Run studies on devices, and measure: a lab on this machine, or devices anywhere.",
+    epilog="Example:  fedpace lab up --times uniform:0.187:7.159 --time-scale 0.1",
 )
 app.add_typer(data_app, name="data")
-_add(data_app, "fetch", fetch_command, "data fetch mnist")
-_add(data_app, "where", where_command, "data where")
-_add(data_app, "show", show_command, "data show simulation-1 --out holdings.png")
-
-lab_app = _group(
-    "Run studies on devices, and measure: a lab on this machine, or devices anywhere.",
-    "Example:  fedpace lab up --times uniform:0.187:7.159 --time-scale 0.1",
-)
 app.add_typer(lab_app, name="lab")
-_add(lab_app, "up", up_command, "lab up --times uniform:0.187:7.159 --time-scale 0.1")
-_add(lab_app, "status", status_command, "lab status --name proto")
-_add(lab_app, "run", lab_run_command, "lab run prototype --schemes uniform,optimal-mean --out runs")
-_add(lab_app, "down", down_command, "lab down --name proto")
-_add(lab_app, "certs", certs_command, "lab certs --out certs --devices 40 --server 192.168.1.10")
-_add(lab_app, "join", join_command, "lab join 192.168.1.10:7100 --name device-07 --certs certs")
+for _command, _example in (
+    (example.example_command, "example clients.csv --clients 1000"),
+    (solve.solve_command, "solve clients.csv -k 10 --max-weight 1 -o q.csv"),
+    (plan.plan_command, "plan clients.csv -k 10 --max-weight 1"),
+    (run.run_command, "run simulation-1 --schemes uniform,optimal-mean --seeds 2 --out runs"),
+    (report.report_command, "report runs"),
+    (data.fetch_command, "data fetch mnist"),
+    (data.where_command, "data where"),
+    (data.show_command, "data show simulation-1 --out holdings.png"),
+    (lab.up_command, "lab up --times uniform:0.187:7.159 --time-scale 0.1"),
+    (lab.status_command, "lab status --name proto"),
+    (lab_run.lab_run_command, "lab run prototype --schemes uniform,optimal-mean --out runs"),
+    (lab.down_command, "lab down --name proto"),
+    (lab_devices.certs_command, "lab certs --out certs --devices 40 --server 192.168.1.10"),
+    (lab_devices.join_command, "lab join 192.168.1.10:7100 --name device-07 --certs certs"),
+):
+    _group = {"data": data_app, "lab": lab_app}.get(_example.split()[0], app)
+    _name = _example.split()[0 if _group is app else 1]
+    _group.command(_name, epilog=f"Example:  fedpace {_example}")(_command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -79,15 +61,11 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+VERSION = typer.Option(help="Print the version.", callback=_print_version, is_eager=True)
+
+
 @app.callback()
-def _options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Print the version.", callback=_print_version, is_eager=True
-        ),
-    ] = False,
-) -> None:
+def _options(version: Annotated[bool, VERSION] = False) -> None:
     pass
 
 
@@ -104,11 +82,11 @@ def main() -> None:
         _refuse(str(error))
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # the reader, `head` say, has seen enough
-        _discard_output()
-        sys.exit(0)
     except OSError as error:
-        _discard_output()
+        # Let nothing more be written, not by Python's own flush at the end either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):  # the reader, `head` say, has seen enough
+            sys.exit(0)
         place = error.filename or "standard output"
         _refuse(f"{place}: {error.strerror}; make room or choose another")
     except Exception as error:
@@ -117,12 +95,7 @@ def main() -> None:
         if message is None:
             raise
         _refuse(message())
-    sys.exit(status if isinstance(status, int) else 0)
-
-
-def _discard_output() -> None:
-    """Let nothing more be written, not by Python's own flush at the end either."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(status or 0)
 
 
 def _refuse(message: str) -> NoReturn:

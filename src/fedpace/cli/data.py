@@ -1,22 +1,14 @@
 """The commands `fedpace data`: download datasets, and show which client holds what."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from fedpace.cli import options, output
 from fedpace.errors import InputError
 
-if TYPE_CHECKING:
-    from fedpace.data.shards import Split
-    from fedpace.studies.study import Study
-
-
-DATASET = typer.Argument(help="mnist or emnist.")
 MIRROR = typer.Option(
     metavar="ADDRESS",
     help="Web address of a folder with the same files.",
@@ -28,7 +20,7 @@ SEED = options.checked(
 
 
 def fetch_command(
-    dataset: Annotated[str, DATASET],
+    dataset: Annotated[str, typer.Argument(help="mnist or emnist.")],
     folder: Annotated[Path | None, options.FOLDER] = None,
     mirror: Annotated[str | None, MIRROR] = None,
 ) -> None:
@@ -68,27 +60,21 @@ def show_command(
     """Show how a setup divides its samples and classes among the clients."""
     options.need("sim,report", "pydantic")
     from fedpace.data.cache import look_in
+    from fedpace.data.images import NAMES
+    from fedpace.report import figures, holdings, tables
     from fedpace.studies.experiment import split
     from fedpace.studies.study import load_study
 
     look_in(folder)
     study = load_study(setup, overrides or ())
-    _show(study, seed, split(study, seed), out)
-
-
-def _show(study: Study, seed: int, data: Split, out: Path | None) -> None:
-    """Print the tables, and draw the figure."""
-    from fedpace.data.images import NAMES
-    from fedpace.report.figures import save
-    from fedpace.report.holdings import classes_table, held, holdings_figure, holdings_table
-    from fedpace.report.tables import print_tables
-
+    data = split(study, seed)
     classes = max(data.train.classes, data.test.classes)
     names = NAMES.get(study.data.kind, tuple(map(str, range(classes))))
-    drawn = seed if study.data.seed is None else study.data.seed
-    title = f"{study.name}, data of seed {drawn}"
-    counts = held(data.train, len(names))
-    print_tables(holdings_table(data, counts, title=title), classes_table(counts, names))
+    title = f"{study.name}, data of seed {seed if study.data.seed is None else study.data.seed}"
+    counts = holdings.held(data.train, len(names))
+    table = holdings.holdings_table(data, counts, title=title)
+    tables.print_tables(table, holdings.classes_table(counts, names))
     if out is not None:
-        save(holdings_figure(counts, names=names, title=f"Who holds what: {title}"), out)
+        title = f"Who holds what: {title}"
+        figures.save(holdings.holdings_figure(counts, names=names, title=title), out)
     output.print_written(out)

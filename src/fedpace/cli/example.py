@@ -15,7 +15,6 @@ from fedpace.files import writable
 # A file of a few hundred megabytes.
 MOST_CLIENTS = 10_000_000
 
-
 CLIENTS = options.checked(
     "Number of clients.",
     lambda name, value: positive_count(name, value, f"give 1 to {MOST_CLIENTS:,}", MOST_CLIENTS),

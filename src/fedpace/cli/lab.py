@@ -15,7 +15,6 @@ from fedpace.errors import InputError, TooFewClientsError
 if TYPE_CHECKING:
     from fedpace.lab.calibration import Calibrated
     from fedpace.lab.register import Lab
-    from fedpace.studies.study import Study
 
 NAME = typer.Option("--name", help="Name of the lab. Labs with other names are not touched.")
 ONE = typer.Option("--name", help="Name of the lab.", show_default="all labs")
@@ -55,21 +54,24 @@ def up_command(
     """Start a lab: one process per device, each behind a link as slow as you ask for."""
     options.need_lab()
     from fedpace.data.cache import look_in
-    from fedpace.lab.cpu import check_share, parsed_cores
+    from fedpace.lab import cpu, links
     from fedpace.lab.emulated import Limits
-    from fedpace.lab.links import may_make_networks
     from fedpace.lab.up import bring_up
-    from fedpace.studies.experiment import check_at_hand
+    from fedpace.studies.experiment import check_at_hand, client_count
     from fedpace.studies.study import load_study
 
     study = load_study(setup, overrides or ())
-    _check_devices(devices, study, setup)
+    if devices not in (None, clients := client_count(study)):
+        raise InputError(
+            f"--devices must be one per client of {setup}, {clients}, got {devices}; "
+            f"leave it out, or change the setup with --set data.clients={devices}"
+        )
     if cpu_share is not None:
-        check_share(cpu_share)
-    limits = Limits(None if cores is None else parsed_cores(cores), cpu_share)
+        cpu.check_share(cpu_share)
+    limits = Limits(None if cores is None else cpu.parsed_cores(cores), cpu_share)
     look_in(folder)
     check_at_hand(study)
-    if not paced and not may_make_networks():
+    if not paced and not links.may_make_networks():
         output.say("without root: devices limit their own speed, on the loopback interface")
     try:
         lab, found = bring_up(
@@ -118,11 +120,11 @@ def down_command(
     from fedpace.lab.down import take_down
 
     found = take_down(name, state)
-    if not found:
+    gone = sum(each.startswith("process") for each in found)
+    if found:
+        print(f"Lab '{name}' is down: removed {gone} processes and {len(found) - gone} others.")
+    else:
         print(f"Nothing to remove: there is no lab '{name}'.")
-        return
-    devices = sum(each.startswith("process") for each in found)
-    print(f"Lab '{name}' is down: removed {devices} processes and {len(found) - devices} others.")
 
 
 def print_calibration(lab: Lab, found: Calibrated) -> None:
@@ -134,14 +136,3 @@ def print_calibration(lab: Lab, found: Calibrated) -> None:
     print(calibration_line(lab, found))
     for warning in calibration_warnings(lab, found):
         output.say(warning)
-
-
-def _check_devices(devices: int | None, study: Study, setup: str) -> None:
-    from fedpace.studies.experiment import client_count
-
-    clients = client_count(study)
-    if devices not in (None, clients):
-        raise InputError(
-            f"--devices must be one per client of {setup}, {clients}, got {devices}; "
-            f"leave it out, or change the setup with --set data.clients={devices}"
-        )

@@ -1,7 +1,5 @@
 """The commands `fedpace lab certs` and `join`: devices anywhere."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Annotated
@@ -18,8 +16,6 @@ DEVICES = typer.Option(
 )
 SERVER = typer.Option(help="Names and addresses of the server, separated by commas.")
 DAYS = options.checked("Days until the certificates expire.", positive_count)
-ADDRESS = typer.Argument(help="HOST:PORT of the server.")
-NAME = typer.Option(help="Name of this device, as in its certificate.")
 CERTS = typer.Option(help="Directory with ca.pem and this device's NAME.pem and NAME-key.pem.")
 PACE = options.checked(
     "Most bytes per second, in each direction.", options.positive, default="no limit"
@@ -46,9 +42,8 @@ def certs_command(
     names = parsed_devices(devices)
     hosts = [host.strip() for host in server.split(",") if host.strip()]
     if not hosts:
-        raise InputError(
-            f"--server must be a name or an address, got '{server}'; write 192.168.1.10"
-        )
+        example = "write 192.168.1.10"
+        raise InputError(f"--server must be a name or an address, got '{server}'; {example}")
     signed = make_certificates(out, names, hosts, days=days)
     made = len(signed.keys() - {AUTHORITY})
     print(f"{out}: {made} certificates made, {len(names) + 1 - made} already existed")
@@ -62,8 +57,8 @@ def certs_command(
 
 
 def join_command(
-    address: Annotated[str, ADDRESS],
-    name: Annotated[str, NAME],
+    address: Annotated[str, typer.Argument(help="HOST:PORT of the server.")],
+    name: Annotated[str, typer.Option(help="Name of this device, as in its certificate.")],
     certs: Annotated[Path | None, CERTS] = None,
     pace: Annotated[float | None, PACE] = None,
     patience: Annotated[float | None, PATIENCE] = None,

@@ -17,19 +17,18 @@ from rich.text import Text
 
 from fedpace.checks import positive_count
 from fedpace.cli import options, output
-from fedpace.errors import InputError, TooFewClientsError
+from fedpace.errors import InputError
 from fedpace.estimation.policy import named
 
 if TYPE_CHECKING:
-    from fedpace.network.device_server import DeviceServer
     from fedpace.network.measure import RunProgress
     from fedpace.rounds.rows import Row
+    from fedpace.rounds.stopping import Stop
     from fedpace.studies.processes import Job
     from fedpace.studies.study import Study
 
 # Seconds between two lines where there is no terminal.
 EVERY = 30.0
-
 
 DEADLINE = options.checked(
     "Seconds to wait for replies in a round.", options.positive, default="learned"
@@ -44,7 +43,6 @@ PATIENCE = options.checked("Seconds to wait while too few devices are connected.
 LEAST = options.checked(
     "Least number of connected devices to train with.", positive_count, default="half of them"
 )
-NAME = typer.Option(help="Name of the lab to run on.")
 LISTEN = typer.Option(
     metavar="HOST:PORT", help="Use no lab: wait at this address for devices that join."
 )
@@ -64,7 +62,7 @@ def lab_run_command(
     evaluate_every: Annotated[int | None, EVALUATE] = None,
     patience: Annotated[float, PATIENCE] = 600.0,
     least: Annotated[int | None, LEAST] = None,
-    name: Annotated[str, NAME] = "proto",
+    name: Annotated[str, typer.Option(help="Name of the lab to run on.")] = "proto",
     state: Annotated[Path | None, options.STATE] = None,
     listen: Annotated[str | None, LISTEN] = None,
     devices: Annotated[str | None, DEVICES] = None,
@@ -73,31 +71,28 @@ def lab_run_command(
 ) -> None:
     """Run a study on devices, and measure it. Interrupted, the same command continues."""
     options.need_lab()
+    from fedpace.network.device_server import DeviceServer
     from fedpace.network.measure import Waiting, jobs_of, run_on_devices, write_times
+    from fedpace.network.tls import server_context
     from fedpace.studies.record import write_record
 
     names = options.named_schemes(schemes, named)
     numbers = range(first_seed, first_seed + seeds)
     place = _lab(name, state) if listen is None else _listening(listen, devices, certs)
-    study = _study(setup, overrides or [], place, deadline, evaluate_every)
+    network = {"deadline": deadline, "evaluate_every": evaluate_every}
+    study = _study(setup, overrides or [], place, **network)
     if least is not None and least > len(place.devices):
         raise InputError(f"--least must be at most {len(place.devices)}, got {least}; lower it")
     jobs = jobs_of(study, names, numbers)
     write_record(out, study, names, numbers)
-    server = _server(place)
+    tls = None if place.certs is None else server_context(place.certs)
+    server = DeviceServer(place.devices, host=place.host, port=place.port, tls=tls)
     done = False
     try:
-        with _shown(study) as (progress, tell):
+        with output.interruptible(out, study, jobs), _shown(study) as (progress, tell):
             waiting = Waiting(least, patience)
             run_on_devices(study, jobs, out, server, waiting=waiting, progress=progress, say=tell)
         done = True
-    except KeyboardInterrupt:
-        output.say_interrupted(out, study, jobs)
-        raise typer.Exit(output.INTERRUPTED) from None
-    except TooFewClientsError as error:
-        output.say(str(error))
-        output.say_interrupted(out, study, jobs)
-        raise typer.Exit(output.FAILED) from None
     finally:
         server.close(goodbye=goodbye and done)  # the same command may go on with the devices
     for (client, reason), count in sorted(server.refusals.items()):
@@ -136,46 +131,33 @@ def _listening(listen: str, devices: str | None, certs: Path | None) -> _Place:
     return _Place(*parsed_address(listen), parsed_devices(devices), certs, "devices")
 
 
-def _study(
-    setup: str,
-    overrides: list[str],
-    place: _Place,
-    deadline: float | None,
-    evaluate_every: int | None,
-) -> Study:
-    """Load the study as it is measured here."""
+def _study(setup: str, overrides: list[str], place: _Place, **network: object) -> Study:
+    """Load the study as it is measured here, with these fields of its network section."""
     from fedpace.studies.experiment import client_count
     from fedpace.studies.study import load_study
 
-    network = [f"network.how={place.how}", f"network.time_scale={place.time_scale!r}"]
-    network += [] if deadline is None else [f"network.deadline={deadline!r}"]
-    network += [] if evaluate_every is None else [f"network.evaluate_every={evaluate_every}"]
-    study = load_study(setup, [*overrides, *network])
-    if client_count(study) != len(place.devices):
+    network |= {"how": place.how, "time_scale": place.time_scale}
+    given = [f"network.{name}={value!r}" for name, value in network.items() if value is not None]
+    study = load_study(setup, [*overrides, *given])
+    clients, devices = client_count(study), len(place.devices)
+    if clients != devices:
         raise InputError(
-            f"{setup}: must have one client per device, got {client_count(study)} clients for "
-            f"{len(place.devices)} devices; add --set data.clients={len(place.devices)}"
+            f"{setup}: must have one client per device, got {clients} clients for {devices} "
+            f"devices; add --set data.clients={devices}"
         )
     if place.setup not in (None, study.name):
-        output.say(
-            f"the lab's times were measured with {place.setup}; with {study.name} they may differ"
-        )
+        measured = f"the lab's times were measured with {place.setup}"
+        output.say(f"{measured}; with {study.name} they may differ")
     return study
-
-
-def _server(place: _Place) -> DeviceServer:
-    from fedpace.network.device_server import DeviceServer
-    from fedpace.network.tls import server_context
-
-    tls = None if place.certs is None else server_context(place.certs)
-    return DeviceServer(place.devices, host=place.host, port=place.port, tls=tls)
 
 
 @contextmanager
 def _shown(study: Study) -> Iterator[tuple[Callable[[RunProgress], None], output.Say]]:
     """Return how to show the standing, and how to say something beside it."""
+    from fedpace.studies.experiment import stopping
+
     console = Console(stderr=True)
-    rounds = _Rounds(study)
+    rounds = _Rounds(stopping(study))
     if not console.is_terminal:
         yield rounds.print_sometimes, output.say
         return
@@ -186,23 +168,17 @@ def _shown(study: Study) -> Iterator[tuple[Callable[[RunProgress], None], output
 class _Rounds:
     """Describe how far a run is, and how long it may go on."""
 
-    def __init__(self, study: Study) -> None:
-        from fedpace.studies.experiment import stopping
-
-        self._stop = stopping(study)
-        self._job: Job | None = None
-        self._begin = self._begun = 0.0
-        self._printed = -math.inf
+    def __init__(self, stop: Stop) -> None:
+        self._stop, self._printed = stop, -math.inf
+        self._first: tuple[Job | None, float, float] = (None, 0.0, 0.0)
 
     def line(self, now: RunProgress) -> str:
         """Return one line."""
         run, row = f"run {now.done + 1} of {now.total}, {now.job}", now.row
         if row is None:
             return f"{run}: waiting for devices"
-        return (
-            f"{run}: {row.phase} round {row.round}, {row.seconds:.1f} s measured, "
-            f"loss {row.loss:.4f}{self._left(now.job, row)}"
-        )
+        measured = f"{row.phase} round {row.round}, {row.seconds:.1f} s measured"
+        return f"{run}: {measured}, loss {row.loss:.4f}{self._left(now.job, row)}"
 
     def print_sometimes(self, now: RunProgress) -> None:
         """Print a line when a run begins, and again after a while."""
@@ -213,12 +189,12 @@ class _Rounds:
 
     def _left(self, job: Job, row: Row) -> str:
         """Say how long it may take until the run's last round or second."""
-        stop, now = self._stop, time.monotonic()
-        rounds = 0.0 if stop.rounds is None or row.phase != "train" else row.round / stop.rounds
-        done = max(rounds, 0.0 if stop.seconds is None else row.seconds / stop.seconds)
-        if job != self._job:
-            self._job, self._begin, self._begun = job, now, done
-        if done <= self._begun:
+        rounds = row.round / (self._stop.rounds or math.inf) if row.phase == "train" else 0.0
+        done, now = max(rounds, row.seconds / (self._stop.seconds or math.inf)), time.monotonic()
+        if job != self._first[0]:
+            self._first = (job, now, done)
+        _, begin, begun = self._first
+        if done <= begun:
             return ""
-        left = (now - self._begin) * (1 - done) / (done - self._begun)
+        left = (now - begin) * (1 - done) / (done - begun)
         return f", at most {output.duration(max(left, 0))} left"

@@ -1,7 +1,5 @@
 """What commands take: shared options, each with its check, and the packages they need."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Iterable
@@ -42,10 +40,8 @@ def natural(name: str, value: int) -> int:
 def positive(name: str, value: float) -> float:
     """Return a positive and finite number."""
     if not 0 < value < math.inf:
-        raise InputError(
-            f"{name} must be positive and finite, got {value:g}; "
-            "give a number above 0, or leave it out"
-        )
+        remedy = "give a number above 0, or leave it out"
+        raise InputError(f"{name} must be positive and finite, got {value:g}; {remedy}")
     return value
 
 
@@ -57,14 +53,14 @@ def csv_file(what: str) -> Any:
 
 def picture(what: str) -> Any:
     """Return an option that draws a figure."""
-    return checked(f"Draw {what}: a .png, .pdf or .svg file.", _picture)
 
+    def check(_: str, path: Path) -> Path:
+        from fedpace.report.figures import check_picture
 
-def _picture(_: str, path: Path) -> Path:
-    from fedpace.report.figures import check_picture
+        check_picture(writable(path))
+        return path
 
-    check_picture(writable(path))
-    return path
+    return checked(f"Draw {what}: a .png, .pdf or .svg file.", check)
 
 
 def _choice(names: Iterable[str]) -> str:
@@ -145,9 +141,8 @@ def checked_clients(
     taken = {file.resolve()}
     for path in filter(None, outputs):
         if path.resolve() in taken:
-            raise InputError(
-                f"{path}: this command already uses that file; choose another -o or --plot"
-            )
+            remedy = "choose another -o or --plot"
+            raise InputError(f"{path}: this command already uses that file; {remedy}")
         taken.add(path.resolve())
     clients = read_clients(file)
     if beta_over_alpha is None:

@@ -11,18 +11,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+import typer
+from rich import progress as bars
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    ProgressColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+
+from fedpace.errors import TooFewClientsError
 
 if TYPE_CHECKING:
     from fedpace.data import download
@@ -71,42 +64,41 @@ def print_runs(out: Path, study: Study, jobs: Sequence[Job]) -> None:
         say(f"{out} also holds other runs ({others}), which this table leaves out")
 
 
-def say_interrupted(out: Path, study: Study, jobs: Sequence[Job]) -> None:
-    """Say how many runs are safe."""
+@contextmanager
+def interruptible(out: Path, study: Study, jobs: Sequence[Job]) -> Iterator[None]:
+    """Say how many runs are safe where Ctrl-C or a lack of clients ends the command."""
     from fedpace.studies.store import Store, run_key
 
-    stored = len(Store(out).keys() & {run_key(study, *job) for job in jobs})
-    say(
-        f"interrupted: {stored} of {len(jobs)} runs are stored in {out}; "
-        "the same command continues from there"
-    )
+    try:
+        yield
+    except (KeyboardInterrupt, TooFewClientsError) as error:
+        if isinstance(error, TooFewClientsError):
+            say(str(error))
+        stored = len(Store(out).keys() & {run_key(study, *job) for job in jobs})
+        safe = f"{stored} of {len(jobs)} runs are stored in {out}"
+        say(f"interrupted: {safe}; the same command continues from there")
+        status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+        raise typer.Exit(status) from None
 
 
 def with_progress(items: Iterable[T], total: int, label: str, *, quiet: bool) -> Iterator[T]:
     """Yield the items, and show on a terminal how many are done."""
-    columns = (
-        TextColumn(label),
-        BarColumn(),
-        TextColumn(DONE),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with _bar(*columns, transient=True, shown=not quiet) as bar:
+    times = (bars.TimeElapsedColumn(), bars.TimeRemainingColumn())
+    with _bar(label, bars.BarColumn(), DONE, *times, transient=True, shown=not quiet) as bar:
         yield from bar.track(items, total=total)
 
 
 @contextmanager
 def downloads() -> Iterator[download.Progress]:
     """Return how to show the bytes that have come."""
-    label = TextColumn("{task.description}")
-    columns = (label, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    tasks: dict[str, TaskID] = {}
-    with _bar(*columns) as bars:
+    speed = (bars.DownloadColumn(), bars.TransferSpeedColumn(), bars.TimeRemainingColumn())
+    tasks: dict[str, bars.TaskID] = {}
+    with _bar("{task.description}", bars.BarColumn(), *speed) as bar:
 
         def show(file: str, done: int, total: int | None) -> None:
             if file not in tasks:
-                tasks[file] = bars.add_task(file)
-            bars.update(tasks[file], completed=done, total=total)
+                tasks[file] = bar.add_task(file)
+            bar.update(tasks[file], completed=done, total=total)
 
         yield show
 
@@ -114,16 +106,20 @@ def downloads() -> Iterator[download.Progress]:
 @contextmanager
 def runs_done() -> Iterator[tuple[Callable[[Standing], None], Say]]:
     """Return how to show how many runs are done, and how to say something beside it."""
-    if not Console(stderr=True).is_terminal:
-        yield _Lines().show, say
-        return
-    left = TextColumn("{task.fields[left]}")
-    with _bar(TextColumn("runs"), BarColumn(), TextColumn(DONE), TimeElapsedColumn(), left) as bar:
+    columns = ("runs", bars.BarColumn(), DONE, bars.TimeElapsedColumn(), "{task.fields[left]}")
+    begin, parts = time.monotonic(), set[int]()
+    with _bar(*columns) as bar:
         task = bar.add_task("runs", total=None, left="")
-        yield (
-            lambda now: bar.update(task, completed=now.done, total=now.total, left=_left(now)),
-            beside(bar.console),
-        )
+
+        def show(now: Standing) -> None:
+            left = "" if now.seconds_left is None else f"about {duration(now.seconds_left)} left"
+            bar.update(task, completed=now.done, total=now.total, left=left)
+            if bar.disable and (part := now.done * PARTS // now.total) not in parts:
+                parts.add(part)
+                line = f"{now.done}/{now.total} runs, {duration(time.monotonic() - begin)} elapsed"
+                print(line, *filter(None, [left]), sep=", ", file=sys.stderr, flush=True)
+
+        yield show, say if bar.disable else beside(bar.console)
 
 
 def beside(console: Console) -> Say:
@@ -131,32 +127,12 @@ def beside(console: Console) -> Say:
     return lambda message: console.print(f"fedpace: {message}", soft_wrap=True, markup=False)
 
 
-def _bar(*columns: ProgressColumn, transient: bool = False, shown: bool = True) -> Progress:
+def _bar(
+    *columns: str | bars.ProgressColumn, transient: bool = False, shown: bool = True
+) -> bars.Progress:
     console = Console(stderr=True)
     hidden = not (shown and console.is_terminal)
-    return Progress(*columns, console=console, transient=transient, disable=hidden)
-
-
-class _Lines:
-    """Print a line whenever another tenth of the runs is done."""
-
-    def __init__(self) -> None:
-        self._begin = time.monotonic()
-        self._parts = -1
-
-    def show(self, now: Standing) -> None:
-        """Print the standing, unless that was done for this tenth."""
-        parts = now.done * PARTS // now.total
-        if parts == self._parts:
-            return
-        self._parts = parts
-        elapsed = duration(time.monotonic() - self._begin)
-        line = f"{now.done}/{now.total} runs, {elapsed} elapsed, {_left(now)}"
-        print(line.rstrip(", "), file=sys.stderr, flush=True)
-
-
-def _left(now: Standing) -> str:
-    return "" if now.seconds_left is None else f"about {duration(now.seconds_left)} left"
+    return bars.Progress(*columns, console=console, transient=transient, disable=hidden)
 
 
 def duration(seconds: float) -> str:

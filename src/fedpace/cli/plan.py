@@ -1,7 +1,5 @@
 """The command `fedpace plan`: schemes over the number of clients per round."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,9 +50,13 @@ def plan_command(
     if as_json:
         record = {"k": k, "best": best.numbers(), "rows": [row.numbers() for row in rows]}
         print(json.dumps(record))
-    else:
-        _print(rows, best, k)
-        output.print_written(csv, plot)
+        return
+    from fedpace.report.tables import plan_tables, print_tables
+
+    print_tables(*plan_tables(rows, k=k))
+    name = best.scheme if best.scheme == "full" else f"{best.scheme} with K = {best.k:,}"
+    print(f"Best (*): {name}, {best.relative_time:.3g} of the time of uniform with K = {k:,}.")
+    output.print_written(csv, plot)
 
 
 def _parsed_ks(text: str) -> list[int]:
@@ -64,17 +66,6 @@ def _parsed_ks(text: str) -> list[int]:
     except ValueError:
         raise InputError(f"--ks must be integers, got '{text}'; {remedy}") from None
     return sorted({positive_count("--ks", value, remedy) for value in values})
-
-
-def _print(rows: Sequence[Prediction], best: Prediction, k: int) -> None:
-    from fedpace.report.tables import plan_tables, print_tables
-
-    print_tables(*plan_tables(rows, k=k))
-    with_k = "" if best.scheme == "full" else f" with K = {best.k:,}"
-    print(
-        f"Best (*): {best.scheme}{with_k}, "
-        f"{best.relative_time:.3g} of the time of uniform with K = {k:,}."
-    )
 
 
 def _csv(rows: Sequence[Prediction]) -> str:

@@ -23,7 +23,6 @@ PAGE = "report.html"
 TABLES = "time-to-target"
 FIGURES = "figures"
 
-
 DIRECTORY = typer.Argument(help="Directory of the runs, as given to fedpace run --out.")
 OUT = typer.Option(help="Directory for the report.", show_default="that of the runs")
 
@@ -34,7 +33,9 @@ def report_command(
     """Compare the schemes of a study: a table, figures, and a page for the browser."""
     options.need("sim,report", "pydantic")
     from fedpace.report.measured import measured_line
+    from fedpace.report.page import page
     from fedpace.report.setups import setups_of, without_sweeps
+    from fedpace.report.study_figures import write_figures
     from fedpace.report.study_tables import CAPTION, missed, terminal_table
     from fedpace.report.summary import summarise
     from fedpace.report.tables import print_tables
@@ -46,9 +47,11 @@ def report_command(
     for summary in summaries:
         print_tables(terminal_table(summary))
         print(CAPTION, *measured_line(summary.setup), *missed(summary), sep="\n", end="\n\n")
-    figures = list(_figures(summaries, sweeps, out))
-    page = _page(summaries, sweeps, directory, out)
-    print(f"Page:    {page}")
+    console = Console(stderr=True)
+    with console.status("drawing …") if console.is_terminal else nullcontext():
+        figures = list(write_figures(summaries, sweeps, made_folder(out / FIGURES, "--out")))
+    write_text(out / PAGE, page(summaries, sweeps, runs_in=directory, files_in=out))
+    print(f"Page:    {out / PAGE}")
     print(f"Tables:  {', '.join(map(str, tables))}")
     for path in figures:
         print(f"Figure:  {path}")
@@ -62,10 +65,8 @@ def stored_runs(directory: Path) -> list[StoredRun]:
         raise InputError(f"{directory}: is not a directory; give the one of fedpace run --out")
     runs = list(Store(directory).runs(lambda message: output.say(f"left out: {message}")))
     if not runs:
-        raise InputError(
-            f"{directory}: holds no finished runs; make some: "
-            f"fedpace run simulation-1 --out {directory}"
-        )
+        remedy = f"make some: fedpace run simulation-1 --out {directory}"
+        raise InputError(f"{directory}: holds no finished runs; {remedy}")
     return runs
 
 
@@ -86,18 +87,3 @@ def _tables(summaries: list[Summary], sweeps: list[Sweep], out: Path) -> Iterato
     ):
         write_text(out / f"{TABLES}.{ending}", text)
         yield out / f"{TABLES}.{ending}"
-
-
-def _figures(summaries: list[Summary], sweeps: list[Sweep], out: Path) -> Iterator[Path]:
-    from fedpace.report.study_figures import write_figures
-
-    console = Console(stderr=True)
-    with console.status("drawing …") if console.is_terminal else nullcontext():
-        yield from write_figures(summaries, sweeps, made_folder(out / FIGURES, "--out"))
-
-
-def _page(summaries: list[Summary], sweeps: list[Sweep], directory: Path, out: Path) -> Path:
-    from fedpace.report.page import page
-
-    write_text(out / PAGE, page(summaries, sweeps, runs_in=directory, files_in=out))
-    return out / PAGE

@@ -1,10 +1,7 @@
 """The command `fedpace run`: a simulated study."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,12 +10,8 @@ from fedpace.cli import options, output
 from fedpace.errors import InputError
 from fedpace.estimation.policy import named
 
-if TYPE_CHECKING:
-    from fedpace.studies.runner import Failure, Spread
-
-# As many reasons tell as much as all of them.
+# The first reasons of failed runs to print.
 REASONS = 5
-
 
 PROCESSES = options.checked(
     "Number of runs at the same time.", positive_count, default="one per core"
@@ -56,49 +49,33 @@ def run_command(
         check_at_hand(study)
     names = options.named_schemes(schemes, named)
     numbers = range(first_seed, first_seed + seeds)
-    spread_what = _spread(spread, scheduler)
+    if spread != "runs" and (spread != "clients" or scheduler is None):
+        raise InputError(
+            f"--spread must be runs, or clients with a --scheduler, got '{spread}'; "
+            "give the address of a Dask scheduler"
+        )
     jobs = checked_jobs(study, names, numbers)
     write_record(out, study, names, numbers)
-    try:
-        with output.runs_done() as (progress, warn):
-            done = run_study(
-                study,
-                names,
-                numbers,
-                out,
-                jobs=jobs,
-                processes=processes,
-                scheduler=scheduler,
-                spread=spread_what,
-                progress=progress,
-                warn=warn,
-            )
-    except KeyboardInterrupt:
-        output.say_interrupted(out, study, jobs)
-        raise typer.Exit(output.INTERRUPTED) from None
+    with output.interruptible(out, study, jobs), output.runs_done() as (progress, warn):
+        done = run_study(
+            study,
+            names,
+            numbers,
+            out,
+            jobs=jobs,
+            processes=processes,
+            scheduler=scheduler,
+            spread="runs" if spread == "runs" else "clients",
+            progress=progress,
+            warn=warn,
+        )
     output.print_runs(out, study, jobs)
-    _say_failures(done.failures)
+    if failures := done.failures:
+        output.say(f"failed runs: {len(failures)}; the same command tries them again")
+        for failure in failures[:REASONS]:
+            output.say(str(failure))
+        if len(failures) > REASONS:
+            output.say(f"and {len(failures) - REASONS} more")
     output.print_next(out)
-    if done.failures:
+    if failures:
         raise typer.Exit(output.FAILED)
-
-
-def _spread(text: str, scheduler: str | None) -> Spread:
-    if text == "clients" and scheduler is not None:
-        return "clients"
-    if text == "runs":
-        return "runs"
-    raise InputError(
-        f"--spread must be runs, or clients with a --scheduler, got '{text}'; "
-        "give the address of a Dask scheduler"
-    )
-
-
-def _say_failures(failures: Sequence[Failure]) -> None:
-    if not failures:
-        return
-    output.say(f"failed runs: {len(failures)}; the same command tries them again")
-    for failure in failures[:REASONS]:
-        output.say(str(failure))
-    if len(failures) > REASONS:
-        output.say(f"and {len(failures) - REASONS} more")

@@ -1,7 +1,5 @@
 """The command `fedpace solve`: the probabilities for one K."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,12 +14,10 @@ from fedpace.sampling.design import Design, WithReplacement
 from fedpace.sampling.max_time import solve_max_time
 from fedpace.sampling.plan import Prediction, plan, predict, uniform_cost
 from fedpace.sampling.schemes import SCHEMES, scheme_named
-from fedpace.sampling.solution import Solution
 
 # A larger weight lets one draw move the model by more than the client's whole update; a cap of 1
 # is met up to rounding.
 RISKY_WEIGHT = 1 + 1e-9
-
 
 K = options.checked("Clients drawn per round, K.", positive_count, "-k")
 SCHEME = typer.Option(help=f"Scheme: {', '.join(SCHEMES)}, or your own file.py:name.")
@@ -94,8 +90,11 @@ def _print(clients: Clients, rows: list[Prediction], design: Design, scheme: str
     if not isinstance(design, WithReplacement):
         return
     print_tables(clients_table(clients, design, scheme=scheme, show=5))
-    if design.solution is not None:
-        print(_how_sure(design.solution))
+    if found := design.solution:
+        print(
+            f"{found.status} after {found.iterations} iterations, residual {found.residual:.1e}, "
+            f"at most {100 * found.gap:,.1f} % above the global optimum"
+        )
     if design.largest_weight > RISKY_WEIGHT:
         print(
             f"Note: the largest weight is {design.largest_weight:.3g}; above 1 a single draw can "
@@ -103,26 +102,14 @@ def _print(clients: Clients, rows: list[Prediction], design: Design, scheme: str
         )
 
 
-def _how_sure(solution: Solution) -> str:
-    return (
-        f"{solution.status} after {solution.iterations} iterations, residual "
-        f"{solution.residual:.1e}, at most {100 * solution.gap:,.1f} % above the global optimum"
-    )
-
-
 def _record(
     clients: Clients, rows: list[Prediction], design: Design, scheme: str, k: int
 ) -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "k": k,
-        "scheme": scheme,
-        "beta_over_alpha": clients.profile.beta_over_alpha,
-        "schemes": [row.numbers() for row in rows],
-    }
+    ratio, schemes = clients.profile.beta_over_alpha, [row.numbers() for row in rows]
+    record = {"k": k, "scheme": scheme, "beta_over_alpha": ratio, "schemes": schemes}
     if isinstance(design, WithReplacement):
         if design.solution is not None:
             fields = ("objective", "status", "iterations", "residual", "gap")
             record["solution"] = {name: getattr(design.solution, name) for name in fields}
-        record["clients"] = list(clients.names)
-        record["q"] = design.q.tolist()
+        record |= {"clients": list(clients.names), "q": design.q.tolist()}
     return record

@@ -1,7 +1,5 @@
 """Runs on an existing Dask cluster: whole runs on workers, or the clients of each round."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -33,15 +31,16 @@ def run_on_cluster(
     Dask itself begins the runs of a lost worker again on another.
     """
     distributed = _distributed()
-    client = _connected(distributed, scheduler, warn)
     pending: dict[Any, Job] = {}
-    try:
+    with _connected(distributed, scheduler, warn, pending) as client:
         pending |= {client.submit(carried_out, order, job, pure=False): job for job in jobs}
         for future in distributed.as_completed(list(pending), loop=client.loop):
-            answer = _answer_of(future, client, scheduler)
+            try:
+                # No time limit: a result that was lost with its worker is computed again first.
+                answer = future.result()
+            except Exception as error:  # whatever Dask has to say, of a worker's death too
+                answer = _failed(error, client, scheduler)
             yield pending.pop(future), answer
-    finally:
-        _leave(client, list(pending))
 
 
 def run_spread(
@@ -51,23 +50,16 @@ def run_spread(
 
     For a simulation that outgrows one machine; the numbers are those of one process.
     """
-    distributed = _distributed()
-    client = _connected(distributed, scheduler, warn)
-    study = Study.model_validate_json(order.study)
-    try:
+    with _connected(_distributed(), scheduler, warn, {}) as client:
+        study = Study.model_validate_json(order.study)
         for job in jobs:
             begin = time.perf_counter()
             try:
                 backend = Spread(client, _simulator, order.study, job.seed)
-                contents = packed_run(study, *job, run_with(backend, study, *job))
+                done = Done(packed_run(study, *job, run_with(backend, study, *job)))
             except Exception as error:  # a worker's too: the next run may go better
-                if _is_loss(error, client):
-                    raise _lost(scheduler) from None
-                yield job, Done(b"", _described(error), time.perf_counter() - begin)
-                continue
-            yield job, Done(contents, "", time.perf_counter() - begin)
-    finally:
-        _leave(client, [])
+                done = _failed(error, client, scheduler)
+            yield job, done._replace(seconds=time.perf_counter() - begin)
 
 
 def _simulator(study: str, seed: int) -> Simulator:
@@ -90,8 +82,11 @@ def _distributed() -> Any:
     return distributed
 
 
-def _connected(distributed: Any, scheduler: str, warn: Callable[[str], None]) -> Any:
-    """Connect to the scheduler, or say in one line why not.
+@contextlib.contextmanager
+def _connected(
+    distributed: Any, scheduler: str, warn: Callable[[str], None], pending: dict[Any, Job]
+) -> Iterator[Any]:
+    """Connect to the scheduler, or say in one line why not; at the end withdraw what is pending.
 
     We knock first: `Client` leaves threads and complaints behind where no scheduler answers.
     """
@@ -99,13 +94,21 @@ def _connected(distributed: Any, scheduler: str, warn: Callable[[str], None]) ->
         answer = asyncio.run(_identity(distributed, scheduler))
         if answer["type"] != "Scheduler":
             raise ValueError(f"it is a {answer['type'].lower()}")
-    except (OSError, ValueError) as error:
-        raise _unreachable(scheduler, str(error) or "no answer") from None
-    except Exception:  # another server's answer, taken for Dask's, may end in anything
-        raise _unreachable(scheduler, "what answers there is not Dask") from None
+    except Exception as error:  # another server's answer, taken for Dask's, may end in anything
+        ours = isinstance(error, (OSError, ValueError))
+        reason = (str(error) or "no answer") if ours else "what answers there is not Dask"
+        remedy = "give the address that 'dask scheduler' prints"
+        raise InputError(f"scheduler {scheduler} cannot be reached: {reason}; {remedy}") from None
     if not answer["workers"]:
         warn(f"scheduler {scheduler} has no workers yet; waiting for the first")
-    return distributed.Client(scheduler, timeout=PATIENCE, set_as_default=False)
+    client = distributed.Client(scheduler, timeout=PATIENCE, set_as_default=False)
+    try:
+        yield client
+    finally:  # do not insist if nobody is there
+        with contextlib.suppress(Exception):
+            client.cancel(list(pending), force=True)
+        with contextlib.suppress(Exception):
+            client.close(timeout=PATIENCE)
 
 
 async def _identity(distributed: Any, scheduler: str) -> dict[str, Any]:
@@ -115,47 +118,13 @@ async def _identity(distributed: Any, scheduler: str) -> dict[str, Any]:
         return identity
 
 
-def _answer_of(future: Any, client: Any, scheduler: str) -> Done:
-    if future.cancelled():
-        raise _lost(scheduler)
-    try:
-        # No time limit: a result that was lost with its worker is computed again first.
-        answer = future.result()
-    except Exception as error:  # whatever Dask has to say of a run, a worker's death included
-        if _is_loss(error, client):
-            raise _lost(scheduler) from None
-        return Done(b"", _described(error))
-    assert isinstance(answer, Done)
-    return answer
-
-
-def _is_loss(error: Exception, client: Any) -> bool:
-    """Tell whether an error means that the scheduler is gone, rather than that a run failed."""
+def _failed(error: Exception, client: Any, scheduler: str) -> Done:
+    """Return what became of a run that failed; raise if it failed because the scheduler is gone."""
     closed = import_module("distributed.comm").CommClosedError
-    return isinstance(error, (CancelledError, closed)) or client.status != "running"
-
-
-def _described(error: Exception) -> str:
-    return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-
-
-def _unreachable(scheduler: str, reason: str) -> InputError:
-    return InputError(
-        f"scheduler {scheduler} cannot be reached: {reason}; "
-        "give the address that 'dask scheduler' prints"
-    )
-
-
-def _lost(scheduler: str) -> InputError:
-    return InputError(
-        f"scheduler {scheduler} was lost; what had come back is stored, and the same command "
-        "goes on from there"
-    )
-
-
-def _leave(client: Any, pending: list[Any]) -> None:
-    """Withdraw what is not needed any more, and do not insist if nobody is there."""
-    with contextlib.suppress(Exception):
-        client.cancel(pending, force=True)
-    with contextlib.suppress(Exception):
-        client.close(timeout=PATIENCE)
+    if isinstance(error, (CancelledError, closed)) or client.status != "running":
+        raise InputError(
+            f"scheduler {scheduler} was lost; what had come back is stored, and the same command "
+            "goes on from there"
+        ) from None
+    known = isinstance(error, InputError)
+    return Done(b"", str(error) if known else f"{type(error).__name__}: {error}")

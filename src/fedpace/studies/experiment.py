@@ -1,20 +1,17 @@
 """One run of a study: a scheme and a seed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
 from fedpace.data.image_files import pool_files
 from fedpace.data.images import CLASSES, image_split, load_pool, standardised
 from fedpace.data.partition import power_law_sizes
-from fedpace.data.shards import Shards, Split
+from fedpace.data.shards import Split
 from fedpace.data.synthetic import PAPER_SIZES, synthetic
 from fedpace.errors import InputError, MissingExtraError
 from fedpace.estimation.learned import learn, nothing_learned, profile_of
@@ -43,6 +40,11 @@ from fedpace.times.round_times import RoundTimes, Steady, Varying
 USUAL_WARM_UP = 10
 # Of an image of MNIST or EMNIST.
 PIXELS = 28 * 28
+SCHEDULES: dict[str, Callable[..., schedules.Schedule]] = {
+    "inverse": schedules.inverse,
+    "constant": schedules.constant,
+    "bound": schedules.of_the_bound,
+}
 
 
 def run_one(study: Study, scheme: str, seed: int) -> Outcome:
@@ -60,7 +62,6 @@ def run_with(
     watch: Callable[[Row], object] | None = None,
 ) -> Outcome:
     """Run one scheme with one seed on the backend at hand."""
-    network = study.network
     return train(
         backend,
         sampler(study, scheme, backend, Seeds(seed)),
@@ -68,7 +69,7 @@ def run_with(
         schedule=parsed_schedule(study.training.schedule),
         stop=stopping(study),
         seeds=Seeds(seed),
-        evaluate_every=1 if network is None else network.evaluate_every,
+        evaluate_every=1 if study.network is None else study.network.evaluate_every,
         journal=journal,
         watch=watch,
     )
@@ -77,22 +78,16 @@ def run_with(
 def sampler(study: Study, scheme: str, backend: Backend, seeds: Seeds) -> Sampler:
     """Return what a run draws by."""
     section, k = study.sampling, study.training.k
-    found = sampler_for(
-        scheme,
-        k,
-        learn=_learning(study),
-        refresh=section.refresh,
-        max_weight=section.max_weight,
-        c_over_s0=section.c_over_s0,
-    )
+    settings = section.model_dump(include={"refresh", "max_weight", "c_over_s0"})
+    found = sampler_for(scheme, k, learn=_learning(study), **settings)
     if not section.oracle or not isinstance(found, (Solve, Piloted)):
         return found
     if needs_counts_only(found.scheme):
         return found
     if backend.usual_times is None:
+        remedy = "set sampling.oracle=false"
         raise InputError(
-            "sampling.oracle must be false where times are not known before; "
-            "set sampling.oracle=false"
+            f"sampling.oracle must be false where times are not known before; {remedy}"
         )
     profile = measured_profile(study, backend, seeds)
     return Solve(found.scheme, k, max_weight=section.max_weight, profile=profile)
@@ -126,9 +121,10 @@ def measured_profile(study: Study, backend: Backend, seeds: Seeds) -> Profile:
 
 def stopping(study: Study) -> Stop:
     """Return when a run ends, in seconds as measured."""
-    scale = 1.0 if study.network is None else study.network.time_scale
     stop = Stop(**study.stop.model_dump())
-    return stop if stop.seconds is None else replace(stop, seconds=scale * stop.seconds)
+    if stop.seconds is None or study.network is None:
+        return stop
+    return replace(stop, seconds=study.network.time_scale * stop.seconds)
 
 
 def check_at_hand(study: Study) -> None:
@@ -146,18 +142,9 @@ def simulator(study: Study, seed: int) -> Simulator:
     seeds = Seeds(seed)
     data = split(study, seed)
     usual = usual_times(study.devices.times, data.train.sizes, seeds.stream("times"))
-    training = study.training
-    return Simulator(
-        data,
-        model(study, data),
-        round_times(study, usual, seeds),
-        seeds,
-        local_steps=training.local_steps,
-        batch=training.batch,
-        weight_decay=training.weight_decay,
-        clip=training.clip,
-        times_known=study.devices.known,
-    )
+    local = study.training.model_dump(include={"local_steps", "batch", "weight_decay", "clip"})
+    times, known = round_times(study, usual, seeds), study.devices.known
+    return Simulator(data, model(study, data), times, seeds, times_known=known, **local)
 
 
 def split(study: Study, seed: int) -> Split:
@@ -169,37 +156,36 @@ def split(study: Study, seed: int) -> Split:
             "set data.kind to synthetic, mnist or emnist-lower"
         )
     rng = Seeds(seed if section.seed is None else section.seed).stream("data")
-    if isinstance(section, ImagesSection):
-        pool = load_pool(section.kind)
-        return image_split(
-            standardised(pool) if section.pixels == "standard" else pool,
-            _power_law_sizes(section, rng),
-            rng,
-            fewest=section.fewest_classes,
-            most=section.most_classes,
-            test_share=section.test_share,
-        )
-    sizes = np.array(PAPER_SIZES)
-    if section.sizes == "power-law":
-        sizes = _power_law_sizes(section, rng)
-    return synthetic(
+    if isinstance(section, SyntheticSection) and section.sizes == "paper":
+        sizes = np.array(PAPER_SIZES)
+    else:
+        law = section.model_dump(include={"exponent", "smallest"})
+        sizes = power_law_sizes(section.clients, section.samples, rng, **law)
+    if isinstance(section, SyntheticSection):
+        shape = section.model_dump(include={"alpha", "beta", "features", "classes", "test_share"})
+        return synthetic(sizes, rng, **shape)
+    pool = load_pool(section.kind)
+    return image_split(
+        standardised(pool) if section.pixels == "standard" else pool,
         sizes,
         rng,
-        alpha=section.alpha,
-        beta=section.beta,
-        features=section.features,
-        classes=section.classes,
+        fewest=section.fewest_classes,
+        most=section.most_classes,
         test_share=section.test_share,
     )
 
 
 def model(study: Study, data: Split) -> Model:
-    """Return what clients train."""
+    """Return what clients train on these data."""
+    return _model(study, data.train.x.shape[1])
+
+
+def _model(study: Study, features: int) -> Model:
     section = study.data
     classes = section.classes if isinstance(section, SyntheticSection) else CLASSES[section.kind]
     if study.model.kind == "logistic":
         dtype = np.float32 if study.model.precision == "single" else np.float64
-        return Logistic(data.train.x.shape[1], classes, dtype)
+        return Logistic(features, classes, dtype)
     from fedpace.models.lenet import lenet5
     from fedpace.models.torch_model import TorchModel
 
@@ -223,23 +209,7 @@ def model_of(study: Study) -> Model:
             f"{study.name}: data.kind must be known to devices, got own; set it to synthetic, "
             "mnist or emnist-lower"
         )
-    features = section.features if isinstance(section, SyntheticSection) else PIXELS
-    nothing = Shards(
-        np.empty((0, features), dtype=np.float32), np.empty(0, dtype=np.int64), np.zeros(2, int)
-    )
-    return model(study, Split(nothing, nothing))
-
-
-def _power_law_sizes(
-    section: SyntheticSection | ImagesSection, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    return power_law_sizes(
-        section.clients,
-        section.samples,
-        rng,
-        exponent=section.exponent,
-        smallest=section.smallest,
-    )
+    return _model(study, section.features if isinstance(section, SyntheticSection) else PIXELS)
 
 
 def round_times(study: Study, usual: FloatArray, seeds: Seeds) -> RoundTimes:
@@ -247,16 +217,7 @@ def round_times(study: Study, usual: FloatArray, seeds: Seeds) -> RoundTimes:
     devices = study.devices
     if not (devices.noise or devices.drift or devices.busy):
         return Steady(usual)
-    return Varying(
-        usual,
-        seeds,
-        noise=devices.noise,
-        drift=devices.drift,
-        period=devices.period,
-        busy=devices.busy,
-        busy_factor=devices.busy_factor,
-        spell=devices.spell,
-    )
+    return Varying(usual, seeds, **devices.model_dump(exclude={"times", "known"}))
 
 
 def parsed_schedule(text: str) -> schedules.Schedule:
@@ -266,19 +227,13 @@ def parsed_schedule(text: str) -> schedules.Schedule:
     0.08
     """
     name, *parameters = text.split(":")
-    known: dict[str, tuple[Callable[..., schedules.Schedule], int]] = {
-        "inverse": (schedules.inverse, 1),
-        "constant": (schedules.constant, 1),
-        "bound": (schedules.of_the_bound, 2),
-    }
     try:
-        make, count = known[name]
         values = [float(each) for each in parameters]
-        if len(values) != count or not all(0 < value < np.inf for value in values):
+        if not all(0 < value < np.inf for value in values):
             raise ValueError
-    except (KeyError, ValueError):
+        return SCHEDULES[name](*values)
+    except (KeyError, TypeError, ValueError):  # an unknown name, or another number of values
         raise InputError(
             f"schedule must be inverse:RATE, constant:RATE or bound:MU:GAMMA, got '{text}'; "
             "write inverse:0.1"
         ) from None
-    return make(*values)

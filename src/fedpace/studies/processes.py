@@ -1,7 +1,5 @@
 """Runs in processes of this machine, one run at a time in each."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import multiprocessing
@@ -17,7 +15,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
@@ -56,17 +54,14 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """What crosses to another process or machine.
-
-    The version, the study as JSON, and the text of files that its schemes and server are in.
-    """
+    """What crosses to another process: version, study as JSON, text of the users' own files."""
 
     version: str
     study: str
     files: Mapping[str, str]
 
     @classmethod
-    def of(cls, study: Study, schemes: Iterable[str]) -> Order:
+    def of(cls, study: Study, schemes: Iterable[str]) -> Self:
         """Write a study down for another process."""
         files = sources([*schemes, study.training.server])
         return cls(fedpace.__version__, json.dumps(study.model_dump(mode="json")), files)
@@ -83,14 +78,12 @@ def carried_out(order: Order, job: Job) -> Done:
     Linear algebra keeps to one thread from here on. Runs side by side would otherwise fight for
     the cores, and the number of threads would change the last bits of the result.
     """
-    begin = time.perf_counter()
+    begin, contents, problem = time.perf_counter(), b"", ""
     try:
         contents = _contents(order, job)
-    except InputError as error:
-        return Done(b"", str(error), time.perf_counter() - begin)
     except Exception as error:
-        return Done(b"", _described(error), time.perf_counter() - begin)
-    return Done(contents, "", time.perf_counter() - begin)
+        problem = _described(error)
+    return Done(contents, problem, time.perf_counter() - begin)
 
 
 def run_in_processes(
@@ -247,6 +240,8 @@ def _contents(order: Order, job: Job) -> bytes:
 
 
 def _described(error: Exception) -> str:
-    """Return what happened and where, on one line."""
+    """Return what happened, on one line; if it is a bug, where."""
+    if isinstance(error, InputError):
+        return str(error)
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"

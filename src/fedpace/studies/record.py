@@ -1,7 +1,5 @@
 """How a directory of runs was made."""
 
-from __future__ import annotations
-
 import json
 import platform
 import shlex

@@ -7,7 +7,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Literal, NamedTuple
 
 from fedpace.checks import positive_count
@@ -75,10 +77,8 @@ def run_study(
 
     Parameters
     ----------
-    study : Study
-        What is trained.
-    schemes, seeds : sequences
-        Names of schemes, and integers ≥ 0.
+    study, schemes, seeds
+        What is trained, names of schemes, and integers ≥ 0.
     directory : Path
         Where runs are stored; it may hold runs of other studies.
     processes : int ≥ 1, optional
@@ -89,18 +89,17 @@ def run_study(
         What goes to the workers of a cluster: whole runs, or the clients of each round.
     jobs : sequence of Job, optional
         What `checked_jobs` returns for these arguments, if it was called before.
-    progress : callable, optional
-        Is told the standing at the start and after every run.
-    warn : callable, optional
-        Is told of damaged files, killed processes and the like, one line each.
+    progress, warn : callable, optional
+        `progress` gets the standing at the start and after every run; `warn` gets a line for each
+        damaged file, killed process and the like.
     """
-    say = warn or _silent
+    say, show = warn or (lambda _: None), progress or (lambda _: None)
     jobs = checked_jobs(study, schemes, seeds) if jobs is None else jobs
     count = usable_cores() if processes is None else positive_count("processes", processes)
     store = Store(directory)
     store.tidy()
     todo = [job for job in jobs if not is_stored(store, study, job, say)]
-    clock = _Clock(len(jobs), todo, progress or _silent)
+    clock = _Clock(len(jobs), todo, show)
     wanted = _still_wanted(store, study, todo, clock, say)
     order = Order.of(study, schemes)
     if scheduler is None or not todo:
@@ -148,9 +147,8 @@ def is_stored(store: Store, study: Study, job: Job, warn: Warn) -> bool:
 
 def usable_cores() -> int:
     """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    known = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
 
 
 def _still_wanted(
@@ -184,11 +182,9 @@ class _Clock:
     def __init__(
         self, total: int, todo: Sequence[Job], progress: Callable[[Standing], object]
     ) -> None:
-        self._begin = time.monotonic()
-        self._total = total
+        self._begin, self._total, self._progress = time.monotonic(), total, progress
         self._left = Counter(job.scheme for job in todo)
         self._seconds: dict[str, list[float]] = {}
-        self._progress = progress
         progress(self.standing())
 
     def note(self, job: Job, seconds: float) -> None:
@@ -201,17 +197,10 @@ class _Clock:
     def standing(self) -> Standing:
         """Tell how far it is: the time so far × work left / work done."""
         done = self._total - self._left.total()
-        spent = {scheme: sum(each) for scheme, each in self._seconds.items()}
-        if not spent:
+        if not self._seconds:
             return Standing(done, self._total)
-        usual = sum(spent.values()) / sum(map(len, self._seconds.values()))
-        ahead = sum(
-            count * (spent[scheme] / len(self._seconds[scheme]) if scheme in spent else usual)
-            for scheme, count in self._left.items()
-        )
+        spent = list(chain(*self._seconds.values()))
+        means = {scheme: fmean(each) for scheme, each in self._seconds.items()}
+        ahead = sum(n * means.get(scheme, fmean(spent)) for scheme, n in self._left.items())
         elapsed = time.monotonic() - self._begin
-        return Standing(done, self._total, elapsed * ahead / sum(spent.values()))
-
-
-def _silent(_: object) -> None:
-    pass
+        return Standing(done, self._total, elapsed * ahead / sum(spent))

@@ -1,7 +1,5 @@
 """Finished runs on disk: one file each, named by what determines its numbers."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io
@@ -33,6 +31,8 @@ from fedpace.studies.study import Study
 NAMES = {"name", "title", "paper", "paper_loss"}
 # Seconds. A run is a few hundred kilobytes: whoever has not written them by now is gone.
 LONGEST_WRITE = 3600.0
+# What is kept of a profile besides β/α.
+COLUMNS = ("weights", "times", "grad_norms")
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,20 +81,18 @@ class Store:
 
     def save(self, study: Study, scheme: str, seed: int, outcome: Outcome) -> Path:
         """Store a finished run at once."""
-        return self.save_packed(
-            run_key(study, scheme, seed), packed_run(study, scheme, seed, outcome)
-        )
+        contents = packed_run(study, scheme, seed, outcome)
+        return self.save_packed(run_key(study, scheme, seed), contents)
 
     def save_packed(self, key: str, contents: bytes) -> Path:
         """Store a run that was packed elsewhere, and return when the disk has it."""
-        path = self._folder / f"{key}-{_checksum(contents)}.npz"
+        path = self._folder / f"{key}-{_hash(contents, 16)}.npz"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(
-                f"{self._folder}: cannot be written: {error.strerror}; choose another place, and "
-                "give the same command again"
-            ) from error
+            remedy = "choose another place, and give the same command again"
+            problem = f"cannot be written: {error.strerror}"
+            raise InputError(f"{self._folder}: {problem}; {remedy}") from error
         write_through(path, contents, self._folder / f".{key}-{os.getpid()}.part")
         return path
 
@@ -103,7 +101,7 @@ class Store:
         key, _, checksum = path.stem.rpartition("-")
         try:
             contents = path.read_bytes()
-            if checksum != _checksum(contents):
+            if checksum != _hash(contents, 16):
                 raise DamagedRunError(f"{path}: does not match its checksum")
             return _unpacked(contents, key)
         except UNREADABLE as error:
@@ -130,14 +128,16 @@ class Store:
         seen: set[str] = set()
         for path in sorted(self._folder.glob("*.npz")):
             key = _key_of(path)
-            if keys is not None and key not in keys:
-                continue
-            if key in seen:  # the same run, from a machine that rounds differently
+            # One seen is the same run, from a machine that rounds differently.
+            if key in seen or (keys is not None and key not in keys):
                 continue
             try:
                 run = self.load(path)
             except DamagedRunError as error:
-                (warn or _warn)(str(error))
+                if warn is None:
+                    warnings.warn(str(error), DamagedRunWarning, stacklevel=2)
+                else:
+                    warn(str(error))
                 continue
             seen.add(key)
             yield run
@@ -162,21 +162,16 @@ def _identity(study: Study, scheme: str, seed: int) -> list[Any]:
     return [fedpace.__version__, numbers, scheme, seed, own]
 
 
+def _hash(contents: bytes, digits: int) -> str:
+    return hashlib.sha256(contents).hexdigest()[:digits]
+
+
 def _key(identity: list[Any]) -> str:
-    text = json.dumps(identity, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
+    return _hash(json.dumps(identity, sort_keys=True).encode(), 20)
 
 
 def _key_of(path: Path) -> str:
     return path.stem.rpartition("-")[0]
-
-
-def _checksum(contents: bytes) -> str:
-    return hashlib.sha256(contents).hexdigest()[:16]
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, DamagedRunWarning, stacklevel=3)
 
 
 def _left_behind(path: Path) -> bool:
@@ -188,10 +183,8 @@ def _left_behind(path: Path) -> bool:
         return False
     try:
         os.kill(int(process), 0)
-    except ProcessLookupError:
-        return True
-    except OSError:  # another user's process
-        return False
+    except OSError as error:  # any other: the process is another user's
+        return isinstance(error, ProcessLookupError)
     return False
 
 
@@ -207,12 +200,9 @@ def packed_run(study: Study, scheme: str, seed: int, outcome: Outcome) -> bytes:
     arrays = {
         "about": np.array(json.dumps(about)),
         **packed_rows(outcome.history.rows),
-        "profile_weights": outcome.profile.weights,
-        "profile_times": outcome.profile.times,
-        "profile_grad_norms": outcome.profile.grad_norms,
+        **{f"profile_{name}": getattr(outcome.profile, name) for name in COLUMNS},
     }
-    q = getattr(outcome.design, "q", None)
-    if q is not None:
+    if (q := getattr(outcome.design, "q", None)) is not None:
         arrays["q"] = q
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
@@ -227,12 +217,7 @@ def _unpacked(contents: bytes, key: str) -> StoredRun:
     if key != _key(about["identity"]):
         raise ValueError("it holds another run than its name says")
     version, _, scheme, seed, _ = about["identity"]
-    profile = Profile(
-        arrays["profile_weights"],
-        arrays["profile_times"],
-        arrays["profile_grad_norms"],
-        about["beta_over_alpha"],
-    )
+    columns = {name: arrays[f"profile_{name}"] for name in COLUMNS}
     ratio = about["notes"].get(RATIO)
     return StoredRun(
         study=Study.model_validate(about["study"]),
@@ -242,6 +227,6 @@ def _unpacked(contents: bytes, key: str) -> StoredRun:
         ended=about["ended"],
         history=History(unpacked_rows(arrays)),
         q=arrays.get("q"),
-        profile=profile,
+        profile=Profile(**columns, beta_over_alpha=about["beta_over_alpha"]),
         ratio=None if ratio is None else RatioEstimate(**ratio),
     )

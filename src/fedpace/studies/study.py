@@ -1,13 +1,10 @@
 """A study: what is trained on what, until when, and what the paper reports for it."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
@@ -20,6 +17,8 @@ AtLeastZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, lt=1)]
+
+SETUPS = resources.files("fedpace.studies") / "setups"
 
 
 class _Section(BaseModel):
@@ -148,7 +147,7 @@ class StopSection(_Section):
     seconds: Positive | None = None
 
     @model_validator(mode="after")
-    def _must_end(self) -> StopSection:
+    def _must_end(self) -> Self:
         if self.rounds is None and self.seconds is None:
             raise ValueError("a run must end even if it never reaches its target; give seconds")
         return self
@@ -189,7 +188,7 @@ class Study(_Section):
     paper_loss: Finite | None = None
 
     @model_validator(mode="after")
-    def _fits(self) -> Study:
+    def _fits(self) -> Self:
         if self.model.kind == "lenet5" and self.data.kind == "synthetic":
             raise ValueError("lenet5 takes images; set data.kind to mnist or emnist-lower")
         if self.model.kind == "lenet5" and self.model.precision == "double":
@@ -216,10 +215,7 @@ def load_study(name_or_path: str, overrides: Iterable[str] = ()) -> Study:
 
 def setups() -> list[str]:
     """Return the names of the setups that come with fedpace."""
-    folder = resources.files("fedpace.studies") / "setups"
-    return sorted(
-        Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith("toml")
-    )
+    return sorted(Path(each.name).stem for each in SETUPS.iterdir() if each.name.endswith("toml"))
 
 
 def _values_of(name_or_path: str) -> dict[str, Any]:
@@ -244,13 +240,8 @@ def _values_of(name_or_path: str) -> dict[str, Any]:
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of both, those of `over` where both have them."""
-    merged = dict(base)
-    for name, value in over.items():
-        inner = merged.get(name)
-        if isinstance(inner, dict) and isinstance(value, dict):
-            value = _merged(inner, value)
-        merged[name] = value
-    return merged
+    both = [n for n in over if isinstance(over[n], dict) and isinstance(base.get(n), dict)]
+    return base | over | {name: _merged(base[name], over[name]) for name in both}
 
 
 def _text_of(name_or_path: str) -> str:
@@ -264,8 +255,7 @@ def _text_of(name_or_path: str) -> str:
             f"setup must be a known name or a .toml file, got '{name_or_path}'; "
             f"{nearest(name_or_path, setups())}"
         )
-    setup = resources.files("fedpace.studies") / "setups" / f"{name_or_path}.toml"
-    return setup.read_text(encoding="utf-8")
+    return (SETUPS / f"{name_or_path}.toml").read_text(encoding="utf-8")
 
 
 def _apply(values: dict[str, Any], override: str) -> None:
@@ -289,35 +279,27 @@ def _apply(values: dict[str, Any], override: str) -> None:
 
 def _first_problem(error: ErrorDetails) -> str:
     """Say what is wrong with which field, its value and the nearest known field."""
-    section, path = _located([str(part) for part in error["loc"]])
-    field = ".".join(path)
+    path = [str(part) for part in error["loc"]]
+    kind = path.pop(1) if path[:1] == ["data"] and len(path) > 1 else ""  # added by Pydantic
+    field = ".".join([*path, "kind"] if error["type"].startswith("union_tag") else path)
     if error["type"] == "extra_forbidden":
-        hint = nearest(path[-1], section.model_fields)
-        return f"'{field}' is not a known field; {hint}"
-    if error["type"] == "missing":
+        return f"'{field}' is not a known field; {nearest(path[-1], _known_fields(path, kind))}"
+    if error["type"] in ("missing", "union_tag_not_found"):
         return f"'{field}' is missing; see the setups that come with fedpace"
     if error["type"] == "union_tag_invalid":
         got, known = error["ctx"]["tag"], error["ctx"]["expected_tags"].replace("'", "")
-        return f"'{field}.kind' is '{got}'; {nearest(str(got), known.split(', '))}"
-    if error["type"] == "union_tag_not_found":
-        return f"'{field}.kind' is missing; see the setups that come with fedpace"
+        return f"'{field}' is '{got}'; {nearest(str(got), known.split(', '))}"
     message = error["msg"].removeprefix("Value error, ")
     message = f"{message[0].lower()}{message[1:]}"
     return f"'{field}' is {error['input']!r:.200}; {message}" if field else message
 
 
-def _located(path: list[str]) -> tuple[type[BaseModel], list[str]]:
-    """Return the section of a field, and its path without the kind that Pydantic adds."""
-    kinds: dict[str, type[BaseModel]] = {
-        kind: section
-        for section in (SyntheticSection, ImagesSection, OwnSection)
-        for kind in get_args(section.model_fields["kind"].annotation)
-    }
-    if path[:1] == ["data"] and len(path) > 1:
-        return kinds[path[1]], [path[0], *path[2:]]
-    section: Any = Study
-    for part in path[:-1]:
-        annotation = section.model_fields[part].annotation
-        # Of an optional section, the section.
-        section = next((each for each in get_args(annotation) if each is not NoneType), annotation)
-    return section, path
+def _known_fields(path: list[str], kind: str) -> list[str]:
+    """Return the fields of a study, or of the section that the path leads to."""
+    annotation = Study.model_fields[path[0]].annotation if len(path) > 1 else Study
+    sections: tuple[Any, ...] = get_args(annotation) or (annotation,)
+
+    def fits(section: Any) -> bool:
+        return not kind or kind in get_args(section.model_fields["kind"].annotation)
+
+    return list(next(filter(fits, sections)).model_fields)
