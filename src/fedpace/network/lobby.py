@@ -99,13 +99,12 @@ class Lobby:
         self._server.close()
         for connection in self.connections.values() if goodbye else ():
             connection.channel.post(encoded("goodbye"))
-        # The devices hang up: if we did, a sign of life on its way would be answered by a reset,
-        # and the goodbye lost.
+        # The devices hang up: if we did, a sign of life on its way would reset the line, and the
+        # goodbye would be lost.
         until = time.monotonic() + LEAVE
         while goodbye and self.connections and time.monotonic() < until:
             await asyncio.sleep(0.01)
-        # The loop is ours alone: what is left in it are connections, some of them still at their
-        # handshake, and the heartbeat.
+        # The loop is ours alone: left are connections, some at their handshake, and the heartbeat.
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()

@@ -13,8 +13,7 @@ from fedpace.errors import InputError
 from fedpace.profile import Profile
 from fedpace.rounds.backend import Backend, Reply, Task
 from fedpace.rounds.checkpoint import Journal
-from fedpace.rounds.history import History
-from fedpace.rounds.rows import Row
+from fedpace.rounds.rows import History, Row
 from fedpace.rounds.sampler import START, Known, Phase, Plan, Sampler, phase_of, plan_of
 from fedpace.rounds.schedules import Schedule
 from fedpace.rounds.server import Average, Server, applied

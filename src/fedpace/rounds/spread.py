@@ -36,11 +36,9 @@ class Spread(SimulatedClock):
     ----------
     client : distributed.Client
         Of the cluster.
-    make_simulator : callable
-        Called with `arguments` once on every worker; returns the Simulator. Must be importable
-        there.
-    arguments
-        Sent with every task: what to build from, such as a study and a seed, not the data.
+    make_simulator, *arguments
+        Called once on every worker, where it must be importable; returns the Simulator. The
+        arguments go with every task: what to build from, such as a study and a seed, not the data.
 
     Examples
     --------
