@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
@@ -114,11 +114,11 @@ class History:
 
     def time_to(self, *, loss: float | None = None, accuracy: float | None = None) -> float:
         """Return the seconds until the loss or the accuracy is first reached; ∞ if never."""
-        return self._first(loss, accuracy, lambda row: row.seconds)
+        return next((row.seconds for row in self._reached(loss, accuracy)), math.inf)
 
     def rounds_to(self, *, loss: float | None = None, accuracy: float | None = None) -> float:
         """Return the rounds until the loss or the accuracy is first reached; ∞ if never."""
-        return self._first(loss, accuracy, lambda row: float(row.round))
+        return next((float(row.round) for row in self._reached(loss, accuracy)), math.inf)
 
     def columns(self) -> dict[str, list[Any]]:
         """Return one list per column; clients and what belongs to them are lists within."""
@@ -130,19 +130,14 @@ class History:
         """Write one line per round; entries per client are separated by spaces."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow((*NUMBERS, *LISTS))
-        for row in self.rows:
-            scalars = [getattr(row, name) for name in NUMBERS]
-            lists = [" ".join(map(repr, getattr(row, name).tolist())) for name in LISTS]
-            writer.writerow((*scalars, *lists))
+        columns = self.columns()
+        writer.writerow(columns)
+        for row in zip(*columns.values(), strict=True):
+            writer.writerow(" ".join(map(repr, x)) if isinstance(x, list) else x for x in row)
         write_text(Path(path), text.getvalue())
 
-    def _first(
-        self, loss: float | None, accuracy: float | None, value: Callable[[Row], float]
-    ) -> float:
+    def _reached(self, loss: float | None, accuracy: float | None) -> Iterator[Row]:
         for row in self.rows:
-            if (loss is not None and row.loss <= loss) or (
-                accuracy is not None and row.accuracy >= accuracy
-            ):
-                return value(row)
-        return math.inf
+            enough = accuracy is not None and row.accuracy >= accuracy
+            if enough or (loss is not None and row.loss <= loss):
+                yield row
