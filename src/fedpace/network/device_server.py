@@ -95,9 +95,9 @@ class DeviceServer:
 
     @property
     def preparing(self) -> list[int]:
-        """The clients that have the job, and have not answered it yet."""
+        """The clients that are connected, and whose answer to the job is not looked at yet."""
         connections = self._lobby.connections.copy()
-        return sorted(i for i, each in connections.items() if each.owes and not each.prepared)
+        return sorted(i for i, each in connections.items() if each.prepared is None)
 
     def away_for(self, seconds: float) -> bool:
         """Return whether all who are not connected have been away for so long, or never came."""

@@ -80,7 +80,7 @@ class Lobby:
         question = Question.about("job", -number, job=job, size=floats)
         self._assignment = Assignment(number, question, accept)
         for connection in self.connections.values():
-            connection.prepared = False
+            connection.prepared = None
             self._offer(connection)
 
     async def ask(
@@ -183,9 +183,9 @@ class Lobby:
     def _freed(self, connection: Connection, response: Response) -> None:
         """Look at an answer; the device can be asked again."""
         given = self._assignment
-        if given is not None and response.frame.kind == "ready" and not response.problem:
-            current = connection.job == given.number
-            connection.prepared = current and given.accept(connection.client, response.frame)
+        if given is not None and connection.prepared is None and connection.job == given.number:
+            ready = not response.problem
+            connection.prepared = ready and given.accept(connection.client, response.frame)
         if response.problem == "late":
             self.late.append(response)
         self._offer(connection)
