@@ -7,8 +7,7 @@ from fedpace.estimation.policy import Pilots, WarmUp, sampler_for
 from fedpace.estimation.solve import Solve
 from fedpace.profile import Profile
 from fedpace.rounds.backend import Backend, Evaluation, Reply, Task
-from fedpace.rounds.history import History
-from fedpace.rounds.rows import Row
+from fedpace.rounds.rows import History, Row
 from fedpace.rounds.run import Outcome, Run, train
 from fedpace.rounds.sampler import Known, Phase, Plan, Sampler
 from fedpace.rounds.schedules import constant, inverse

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from fedpace.network.device_server import DeviceServer
-from fedpace.network.wire import encoded
+from fedpace.network.wire import Frame, encoded
 from tests.network.fakes import Answer, Fake, honest
 from tests.network.fleet import MODEL, N, prepared, present, task
 
@@ -36,6 +36,21 @@ def gated(server: DeviceServer) -> Gates:
     for client in range(N):
         Fake(server.address[1], client, gates.answer(client))
     return gates
+
+
+def test_a_device_is_preparing_until_its_answer_was_looked_at(server: DeviceServer) -> None:
+    seen: list[list[int]] = []
+    looked = threading.Event()
+
+    def accept(client: int, frame: Frame) -> bool:
+        seen.append(server.preparing)
+        looked.set()
+        return True
+
+    Fake(server.address[1], 0)
+    server.give({}, floats=MODEL.size, accept=accept)
+    assert looked.wait(20)
+    assert seen == [[0]]
 
 
 def test_tasks_of_single_clients_come_back_one_at_a_time(server: DeviceServer) -> None:

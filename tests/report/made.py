@@ -11,8 +11,7 @@ from fedpace.estimation.ratio import RatioEstimate
 from fedpace.profile import Profile
 from fedpace.report.setups import setups_of
 from fedpace.report.summary import Summary, summarise
-from fedpace.rounds.history import History
-from fedpace.rounds.rows import Row
+from fedpace.rounds.rows import History, Row
 from fedpace.studies.experiment import run_one
 from fedpace.studies.store import Store, StoredRun
 from fedpace.studies.study import Study

@@ -11,8 +11,7 @@ import numpy as np
 from fedpace.checks import FloatArray, IntArray
 from fedpace.profile import Profile
 from fedpace.report.setups import Setup, setups_of
-from fedpace.rounds.history import History
-from fedpace.rounds.rows import Row
+from fedpace.rounds.rows import History, Row
 from fedpace.rounds.run import Outcome
 from fedpace.rounds.state import State
 from fedpace.sampling.schemes import SCHEMES

@@ -15,7 +15,7 @@ from fedpace.report.setups import Setup, setups_of
 from fedpace.report.study_figures import curve_figure, write_figures
 from fedpace.report.study_tables import NO_ACCURACY, markdown, notes
 from fedpace.report.summary import arrival, summarise
-from fedpace.rounds.history import History
+from fedpace.rounds.rows import History
 from fedpace.studies.store import StoredRun
 from fedpace.studies.study import load_study
 

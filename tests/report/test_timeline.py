@@ -21,7 +21,7 @@ from fedpace.report.timeline import (
 )
 from fedpace.report.timeline_figure import timeline_figure
 from fedpace.report.timeline_plot import page_caption, timeline_plot
-from fedpace.rounds.history import History
+from fedpace.rounds.rows import History
 from fedpace.studies.store import StoredRun
 from fedpace.studies.study import Study
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpace.rounds.history import NUMBERS, History
-from fedpace.rounds.rows import LISTS
+from fedpace.rounds.rows import LISTS, NUMBERS, History
 
 from .fakes import row
 

@@ -35,7 +35,9 @@ def check_backend(make: Callable[[], Backend]) -> None:
     here = _present(backend)
     must(here.size >= 2, f"at least two clients must be present, got {here.size}")
     must(backend.collect().clients.size == 0, "with nothing given out, a reply must be empty")
-    whole = _asked(backend, here, count=None)
+    backend.submit(Task(here, backend.initial(), 0, 0.01, 0.0))
+    whole = backend.collect()
+    _check_reply(whole, here, backend.initial().size)
     must(np.array_equal(whole.clients, here), "all who were asked must be in the reply, in order")
     _check_one_by_one(backend, here[:2])
     found = backend.evaluate(backend.initial(), due=False)
@@ -67,13 +69,6 @@ def _present(backend: Backend) -> IntArray:
         f"present must be one truth value for each of {n} clients, got {presence.clients!r:.80}",
     )
     return np.flatnonzero(presence.clients)
-
-
-def _asked(backend: Backend, clients: IntArray, count: int | None) -> Reply:
-    backend.submit(Task(clients, backend.initial(), 0, 0.01, 0.0))
-    reply = backend.collect(count)
-    _check_reply(reply, clients, backend.initial().size)
-    return reply
 
 
 def _check_reply(reply: Reply, asked: IntArray, size: int) -> None:

@@ -16,7 +16,7 @@ from fedpace.sampling.design import Design, Draw
 ROUNDS = 2000
 # Draws of two generators in the same state.
 REPEATS = 20
-# A mean may be off by so many standard errors; one of them is off by more in 2 million.
+# Standard errors that a mean may be off by; one in 2 million is off by more.
 ERRORS = 5
 # The spread of fewer weights than this says little, so the largest weight bounds it.
 FEW = 30
@@ -37,13 +37,11 @@ def check_design(
 
     Parameters
     ----------
-    make : callable
-        Makes a design from a profile and K: a scheme, or a function of one's own.
+    make, seed : callable, int
+        Makes a design from a profile and K, such as a scheme does, and the seed of the draws.
     exact_time : bool
         Whether `expected_round_time` is exact. Otherwise it must only lie between the times of
         the fastest and the slowest who are present.
-    seed : int
-        Of the generator.
 
     Examples
     --------

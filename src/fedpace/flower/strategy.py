@@ -22,7 +22,7 @@ from fedpace.flower.reading import without_failures
 from fedpace.flower.records import Layout, mean_metrics
 from fedpace.flower.settings import Settings
 from fedpace.remote.roster import Roster
-from fedpace.rounds.history import History
+from fedpace.rounds.rows import History
 from fedpace.rounds.run import Outcome, Run
 from fedpace.rounds.stopping import Stop
 from fedpace.seeds import Seeds

@@ -45,13 +45,9 @@ class EmulatedDevices:
         for part in (SHARDS, LOGS):
             (self.folder / part).mkdir(exist_ok=True)
         for number, device in enumerate(self.lab.device_names):
-            pid = launch.start(
-                self._command(number, device, float(rates[number])),
-                lab=self.lab.name,
-                device=device,
-                log=self.log(device),
-                environment={"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-            )
+            command = self._command(number, device, float(rates[number]))
+            log = self.log(device)
+            pid = launch.start(command, lab=self.lab.name, device=device, log=log)
             if self.limits.cores:
                 pin(pid, self.limits.cores[number % len(self.limits.cores)])
             if self.limits.share is not None:

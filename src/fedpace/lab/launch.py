@@ -8,25 +8,19 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 # In each process's environment, lab and device: /proc shows it, and nothing written can be lost.
 MARK = "FEDPACE_LAB"
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 # Seconds to wait for a killed process to be gone.
 PATIENCE = 10.0
 # A process that just becomes another program has no environment for a moment: look twice.
 LOOKS, LOOK_AGAIN = 2, 0.05
 
 
-def start(
-    command: Sequence[str],
-    *,
-    lab: str,
-    device: str,
-    log: Path,
-    environment: Mapping[str, str] | None = None,
-) -> int:
+def start(command: Sequence[str], *, lab: str, device: str, log: Path) -> int:
     """Start a device's process, which outlives this one; return its number."""
     with log.open("ab") as file:
         process = subprocess.Popen(
@@ -34,7 +28,7 @@ def start(
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(environment or {}), MARK: f"{lab} {device}"},
+            env={**os.environ, **ONE_THREAD, MARK: f"{lab} {device}"},
             start_new_session=True,
         )
     # Python would warn of a process that nobody waited for; this one is meant to go on.
@@ -79,11 +73,9 @@ def _device_of(pid: int, lab: str) -> str | None:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:  # gone, or another user's
         return None
-    for entry in environment.split(b"\0"):
-        name, _, value = entry.decode(errors="replace").partition("=")
-        if name == MARK and value.startswith(f"{lab} "):
-            return value.removeprefix(f"{lab} ")
-    return None
+    mark = f"{MARK}={lab} ".encode()
+    marked = (entry for entry in environment.split(b"\0") if entry.startswith(mark))
+    return next((entry.removeprefix(mark).decode(errors="replace") for entry in marked), None)
 
 
 def _kill(pid: int, lab: str) -> None:

@@ -24,7 +24,7 @@ LONGEST_NAME = 32
 class Names:
     """Name the parts of a lab, so that they are found again whatever was killed.
 
-    Names of interfaces have at most 15 characters: a hash stands for the lab's name there.
+    In names of interfaces, of at most 15 characters, a hash stands for the lab's.
 
     >>> names = Names("proto")
     >>> names.namespace(7), len(names.veth(999)) <= 15
@@ -85,10 +85,8 @@ class Lab:
         The round time asked for each device, and what all of them are multiplied with.
     how : "namespaces" or "paced"
         Whether `tc` or the devices themselves keep the rates.
-    host, port : str, int
-        Where the server listens.
-    packet : int
-        The longest packet of its links, in bytes.
+    host, port, packet : str, int, int
+        Where the server listens, and the bytes of the longest packet of its links.
     rates, measured : lists of bytes per second, and of seconds
         Of each device's link, and of its round as measured last; empty until they are known.
     """
@@ -191,10 +189,7 @@ def known_labs(given: Path | None = None) -> list[str]:
 
 
 def forget(folder: Path) -> None:
-    """Remove what is written down of a lab; a folder that is no lab's is left alone.
-
-    The file that makes it a lab's goes last, so that whoever is killed here can begin again.
-    """
+    """Remove what is written down of a lab; a folder that is no lab's is left alone."""
     if not (folder / FILE).exists():
         return
     with contextlib.suppress(OSError):  # the caller looks at what is left
@@ -203,5 +198,5 @@ def forget(folder: Path) -> None:
                 shutil.rmtree(path)
             elif path.name != FILE:
                 path.unlink()
-        (folder / FILE).unlink()
+        (folder / FILE).unlink()  # last: whoever is killed here can begin again
         folder.rmdir()

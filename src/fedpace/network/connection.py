@@ -93,7 +93,7 @@ class Connection:
         self.client = client
         self.channel = channel
         self.job = 0  # the number of the job that it was given last
-        self.prepared = False
+        self.prepared: bool | None = None  # for the job; None until its answer was looked at
         self._refuse = refuse
         self._freed = freed
         self._open: _Open | None = None

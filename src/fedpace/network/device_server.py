@@ -39,10 +39,8 @@ class DeviceServer:
 
     Attributes
     ----------
-    address : (str, int)
-        Where it listens.
-    refusals : Counter of (client, reason)
-        How often something was refused.
+    address, refusals : (str, int), Counter of (client, reason)
+        Where it listens, and how often something was refused.
     """
 
     def __init__(
@@ -68,10 +66,9 @@ class DeviceServer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="devices", daemon=True)
         self._thread.start()
+        listening = self._lobby.listen(host, port, tls, heartbeat=heartbeat, silence=silence)
         try:
-            self.address = self._in_loop(
-                self._lobby.listen(host, port, tls, heartbeat=heartbeat, silence=silence)
-            )
+            self.address = self._in_loop(listening)
         except OSError as error:
             self._stop()
             raise InputError(
@@ -98,9 +95,9 @@ class DeviceServer:
 
     @property
     def preparing(self) -> list[int]:
-        """The clients that have the job, and have not answered it yet."""
+        """The clients that are connected, and whose answer to the job is not looked at yet."""
         connections = self._lobby.connections.copy()
-        return sorted(i for i, each in connections.items() if each.owes and not each.prepared)
+        return sorted(i for i, each in connections.items() if each.prepared is None)
 
     def away_for(self, seconds: float) -> bool:
         """Return whether all who are not connected have been away for so long, or never came."""

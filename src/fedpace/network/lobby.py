@@ -80,7 +80,7 @@ class Lobby:
         question = Question.about("job", -number, job=job, size=floats)
         self._assignment = Assignment(number, question, accept)
         for connection in self.connections.values():
-            connection.prepared = False
+            connection.prepared = None
             self._offer(connection)
 
     async def ask(
@@ -99,13 +99,12 @@ class Lobby:
         self._server.close()
         for connection in self.connections.values() if goodbye else ():
             connection.channel.post(encoded("goodbye"))
-        # The devices hang up: if we did, a sign of life on its way would be answered by a reset,
-        # and the goodbye lost.
+        # The devices hang up: if we did, a sign of life on its way would reset the line, and the
+        # goodbye would be lost.
         until = time.monotonic() + LEAVE
         while goodbye and self.connections and time.monotonic() < until:
             await asyncio.sleep(0.01)
-        # The loop is ours alone: what is left in it are connections, some of them still at their
-        # handshake, and the heartbeat.
+        # The loop is ours alone: left are connections, some at their handshake, and the heartbeat.
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
@@ -184,9 +183,9 @@ class Lobby:
     def _freed(self, connection: Connection, response: Response) -> None:
         """Look at an answer; the device can be asked again."""
         given = self._assignment
-        if given is not None and response.frame.kind == "ready" and not response.problem:
-            current = connection.job == given.number
-            connection.prepared = current and given.accept(connection.client, response.frame)
+        if given is not None and connection.prepared is None and connection.job == given.number:
+            ready = not response.problem
+            connection.prepared = ready and given.accept(connection.client, response.frame)
         if response.problem == "late":
             self.late.append(response)
         self._offer(connection)

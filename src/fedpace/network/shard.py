@@ -50,11 +50,8 @@ class OwnShard:
         if self._held is None or self._held[0] != key:
             self._held = None  # before the next is loaded
             self._held = key, self._own(study, seed, client)
-        data = self._held[1]
-        training = study.training
-        steps = LocalSteps(
-            training.local_steps, training.batch, training.weight_decay, training.clip
-        )
+        data, how = self._held[1], study.training
+        steps = LocalSteps(how.local_steps, how.batch, how.weight_decay, how.clip)
         return LocalTrainer(data, model(study, data), Seeds(seed), client, steps)
 
     def _read(self, job: dict[str, Any]) -> tuple[Study, int, int]:

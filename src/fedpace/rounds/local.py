@@ -30,10 +30,8 @@ class LocalSteps:
     ----------
     count, batch : int ≥ 1
         E, and the samples per step, drawn with replacement.
-    weight_decay : float ≥ 0
-        λ; each step adds λ w to the gradient.
-    clip : float > 0, optional
-        Gradients longer than this are scaled down to it.
+    weight_decay, clip : float ≥ 0, float > 0 or None
+        Each step adds λ w to the gradient; one longer than `clip` is first scaled down to it.
     """
 
     count: int = 50

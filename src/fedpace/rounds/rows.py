@@ -1,15 +1,20 @@
-"""What happened in a round, and how that is written to a file: one codec for all files."""
+"""What happened in each round of a run, to look at and to write to files, with one codec."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, IntArray
+from fedpace.files import write_text
 from fedpace.rounds.backend import NOBODY, NOTHING
 
 
@@ -67,13 +72,13 @@ class Row(NamedTuple):
 _TYPES = get_type_hints(Row)
 LISTS = tuple(name for name in Row._fields if _TYPES[name] in (FloatArray, IntArray))
 SCALARS = tuple(name for name in Row._fields if name not in LISTS)
+NUMBERS = (*SCALARS, "grad_spread")
 
 
 def packed_rows(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
     """Return the rows as arrays: one per number, and lists end to end with where each begins.
 
-    Lists that are as long as `clients` share its offsets; optional ones that are empty are left
-    out.
+    Lists as long as `clients` share its offsets; optional ones that are empty are left out.
     """
     arrays = {name: np.array([getattr(row, name) for row in rows]) for name in SCALARS}
     for name in ("clients", *LISTS):
@@ -94,11 +99,45 @@ def unpacked_rows(arrays: Mapping[str, NDArray[Any]]) -> list[Row]:
     count = len(arrays["phase"])
     scalars = {name: arrays[name].tolist() for name in SCALARS if name in arrays}
     columns: dict[str, list[Any]] = scalars | {
-        name: _lists(arrays, name, count) for name in LISTS if name in arrays
+        name: np.split(arrays[name], arrays.get(f"{name}-offsets", arrays["offsets"])[1:-1])
+        for name in LISTS
+        if name in arrays
     }
     return [Row(**{name: column[i] for name, column in columns.items()}) for i in range(count)]
 
 
-def _lists(arrays: Mapping[str, NDArray[Any]], name: str, count: int) -> list[NDArray[Any]]:
-    offsets = arrays.get(f"{name}-offsets", arrays["offsets"]).tolist()
-    return [arrays[name][offsets[i] : offsets[i + 1]] for i in range(count)]
+@dataclass(frozen=True)
+class History:
+    """Hold the rows of a run; `pandas.DataFrame(history.columns())` opens it in pandas."""
+
+    rows: Sequence[Row]
+
+    def time_to(self, *, loss: float | None = None, accuracy: float | None = None) -> float:
+        """Return the seconds until the loss or the accuracy is first reached; ∞ if never."""
+        return next((row.seconds for row in self._reached(loss, accuracy)), math.inf)
+
+    def rounds_to(self, *, loss: float | None = None, accuracy: float | None = None) -> float:
+        """Return the rounds until the loss or the accuracy is first reached; ∞ if never."""
+        return next((float(row.round) for row in self._reached(loss, accuracy)), math.inf)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return one list per column; clients and what belongs to them are lists within."""
+        scalars = {name: [getattr(row, name) for row in self.rows] for name in NUMBERS}
+        lists = {name: [getattr(row, name).tolist() for row in self.rows] for name in LISTS}
+        return scalars | lists
+
+    def write_csv(self, path: str | Path) -> None:
+        """Write one line per round; entries per client are separated by spaces."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        columns = self.columns()
+        writer.writerow(columns)
+        for row in zip(*columns.values(), strict=True):
+            writer.writerow(" ".join(map(repr, x)) if isinstance(x, list) else x for x in row)
+        write_text(Path(path), text.getvalue())
+
+    def _reached(self, loss: float | None, accuracy: float | None) -> Iterator[Row]:
+        for row in self.rows:
+            enough = accuracy is not None and row.accuracy >= accuracy
+            if enough or (loss is not None and row.loss <= loss):
+                yield row

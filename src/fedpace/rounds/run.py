@@ -13,8 +13,7 @@ from fedpace.errors import InputError
 from fedpace.profile import Profile
 from fedpace.rounds.backend import Backend, Reply, Task
 from fedpace.rounds.checkpoint import Journal
-from fedpace.rounds.history import History
-from fedpace.rounds.rows import Row
+from fedpace.rounds.rows import History, Row
 from fedpace.rounds.sampler import START, Known, Phase, Plan, Sampler, phase_of, plan_of
 from fedpace.rounds.schedules import Schedule
 from fedpace.rounds.server import Average, Server, applied
@@ -100,10 +99,7 @@ class Run:
         return phase_of(self.sampler, self.state.sampler)
 
     def draw(self, parameters: FloatArray | None = None) -> Task:
-        """Draw among those present, and return what they are to do.
-
-        Whoever keeps the model elsewhere gives its `parameters`.
-        """
+        """Draw among those present, and return what they are to do, from `parameters` if given."""
         if self._drawn is not None:
             raise InputError("draw must come after complete, got two in a row; complete the round")
         state = self.state
@@ -247,10 +243,7 @@ def train(
     watch: Callable[[Row], object] | None = None,
     **how: Any,
 ) -> Outcome:
-    """Train until `stop` says so; the arguments are those of `Run`.
-
-    `watch` is called with every row as it comes.
-    """
+    """Train until `stop` says so; the arguments are those of `Run`, `watch` sees every row."""
     run = Run(backend, sampler, **how)
     while not run.ended:
         with np.errstate(over="ignore", invalid="ignore"):

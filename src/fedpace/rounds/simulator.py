@@ -102,18 +102,12 @@ class Simulator(Held, SimulatedClock):
     ----------
     data, model : Split, Model
         What clients hold, and what they train.
-    times : RoundTimes
-        How long each takes, in simulated seconds.
+    times, times_known : RoundTimes, bool
+        How long each takes, in simulated seconds, and whether the server knows the usual times.
     seeds : Seeds
         The batches of a client in a round depend on these alone, not on who else is drawn.
-    local_steps, batch : int ≥ 1
-        E, and the samples per step, drawn with replacement.
-    weight_decay : float ≥ 0
-        λ; each step adds λ w to the gradient.
-    clip : float > 0, optional
-        Gradients longer than this are scaled down to it.
-    times_known : bool
-        Whether the server knows each client's usual time; else it must learn it.
+    local_steps, batch, weight_decay, clip
+        E, and the rest of `LocalSteps`.
     """
 
     data: Split

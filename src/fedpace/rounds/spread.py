@@ -36,11 +36,9 @@ class Spread(SimulatedClock):
     ----------
     client : distributed.Client
         Of the cluster.
-    make_simulator : callable
-        Called with `arguments` once on every worker; returns the Simulator. Must be importable
-        there.
-    arguments
-        Sent with every task: what to build from, such as a study and a seed, not the data.
+    make_simulator, *arguments
+        Called once on every worker, where it must be importable; returns the Simulator. The
+        arguments go with every task: what to build from, such as a study and a seed, not the data.
 
     Examples
     --------
@@ -72,7 +70,7 @@ class Spread(SimulatedClock):
         threads = max(1, sum(self._client.nthreads().values()))
         bounds = np.linspace(0, count, min(threads, count) + 1).astype(int).tolist()
         shares = [task._replace(clients=task.clients[slice(*each)]) for each in pairwise(bounds)]
-        submit = partial(self._client.submit, _trained, self._recipe, pure=False)
+        submit = partial(self._client.submit, _called, self._recipe, "trained", pure=False)
         parts: list[Trained] = self._client.gather([submit(share) for share in shares])
         return Trained(*map(np.concatenate, zip(*parts, strict=True)))
 
@@ -80,7 +78,7 @@ class Spread(SimulatedClock):
         """Return the global loss and the test accuracy, from one worker."""
         if not due:
             return None
-        task = self._client.submit(_evaluated, self._recipe, parameters, pure=False)
+        task = self._client.submit(_called, self._recipe, "evaluate", parameters, pure=False)
         evaluation: Evaluation = task.result()
         return evaluation
 
@@ -104,9 +102,5 @@ def _described(recipe: _Recipe) -> tuple[FloatArray, RoundTimes, bool, FloatArra
     return simulator.weights, simulator.times, simulator.times_known, simulator.initial()
 
 
-def _trained(recipe: _Recipe, task: Task) -> Trained:
-    return _simulator(recipe).trained(task)
-
-
-def _evaluated(recipe: _Recipe, parameters: FloatArray) -> Evaluation | None:
-    return _simulator(recipe).evaluate(parameters)
+def _called(recipe: _Recipe, method: str, argument: Any) -> Any:
+    return getattr(_simulator(recipe), method)(argument)

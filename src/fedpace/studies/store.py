@@ -22,8 +22,7 @@ from fedpace.estimation.ratio import RatioEstimate
 from fedpace.files import UNREADABLE, write_through
 from fedpace.lookup import fingerprint
 from fedpace.profile import Profile
-from fedpace.rounds.history import History
-from fedpace.rounds.rows import packed_rows, unpacked_rows
+from fedpace.rounds.rows import History, packed_rows, unpacked_rows
 from fedpace.rounds.run import Outcome
 from fedpace.studies.study import Study
 
