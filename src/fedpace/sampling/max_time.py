@@ -7,6 +7,7 @@ step. There can be several local optima, so several starts; docs/method.md has t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -24,10 +25,18 @@ from fedpace.sampling.solution import Solution, residual, weight_floors
 STEP_LIMIT = 1000
 # A step that lowers the objective by less than this fraction ends the descent.
 LEAST_DECREASE = 1e-13
-# Starts are tried on at most this many groups of clients with neighbouring times.
+# Starts are tried on about this many groups of clients with neighbouring times.
 GROUPS = 2048
+# Above this many clients only what the groups found is polished: a descent takes a second.
+LARGE = 2**15
+# Descents to one local optimum end within this fraction of each other.
+ALIKE = 1e-9
+# Merging clients changes the objective by less than this fraction: 3e-5 at most in our tests.
+NEAR = 1e-2
 # Starts along the P3 family, as c in units of S_0: from Corollary 2 to "the fastest only".
 START_RATIOS = (0.0, 1.0, 1e1, 1e2, 1e3, 1e4, 1e6)
+# The same for a large fleet, which has more local optima; on its groups a start takes 10 ms.
+FINE_RATIOS = (0.0, *(10 ** (half / 2) for half in range(-4, 15)))
 
 
 def solve_max_time(
@@ -131,25 +140,43 @@ def _starts(fleet: _Fleet) -> tuple[float, list[FloatArray]]:
     """Return a lower bound on the objective, and the points to descend from.
 
     The starts are tried on a fleet of groups, which costs the same for a million clients as
-    for two thousand; the best one, spread over the members, and the P3 optimum are polished.
+    for two thousand; what they find, spread over the members, is polished.
     """
     mean = _mean_time_optimum(fleet, fleet.c)
     mean_bound = float(mean @ fleet.times) * _spread(fleet, mean)
-    groups = _grouped(fleet)
-    if groups is None:
-        return mean_bound, [fleet.importance, mean, *_family_starts(fleet)]
-    small, member = groups
-    candidates = [small.importance, *_family_starts(small)]
-    best = min((_descend(small, q) for q in candidates), key=lambda found: found.objective)
-    spread_out = best.q[member] * (fleet.importance / small.importance[member])
-    return mean_bound, [mean, spread_out / spread_out.sum()]
+    if fleet.times.size <= GROUPS:
+        return mean_bound, [fleet.importance, mean, *_family_starts(fleet, START_RATIOS)]
+    small, member = _grouped(fleet)
+    large = fleet.times.size > LARGE
+    ratios = (*FINE_RATIOS, fleet.c) if large else START_RATIOS
+    candidates = [small.importance, *_family_starts(small, ratios)]
+    optima = _optima([_descend(small, q) for q in candidates])
+    if not large:
+        return mean_bound, [mean, _spread_out(optima[0].q, fleet, small, member)]
+    return mean_bound, [_spread_out(each.q, fleet, small, member) for each in optima]
 
 
-def _family_starts(fleet: _Fleet) -> list[FloatArray]:
+def _optima(found: list[_Found]) -> list[_Found]:
+    """Return one descent to each optimum that may be the least one of the whole fleet."""
+    found = sorted(found, key=lambda each: each.objective)
+    kept = found[:1]
+    for each in found:
+        if kept[-1].objective * (1 + ALIKE) < each.objective < found[0].objective * (1 + NEAR):
+            kept.append(each)
+    return kept
+
+
+def _spread_out(q: FloatArray, fleet: _Fleet, small: _Fleet, member: IntArray) -> FloatArray:
+    spread = q[member] * (fleet.importance / small.importance[member])
+    spread /= spread.sum()
+    return spread
+
+
+def _family_starts(fleet: _Fleet, ratios: Iterable[float]) -> list[FloatArray]:
     # To hardly ever meet a client in K draws its q must be below 1/K, and along the family
     # q falls with the root of c: hence K².
     rare = (float(fleet.k) ** 2, 100.0 * fleet.k**2)
-    return [_mean_time_optimum(fleet, ratio) for ratio in (*START_RATIOS, *rare)]
+    return [_mean_time_optimum(fleet, ratio) for ratio in (*ratios, *rare)]
 
 
 def _mean_time_optimum(fleet: _Fleet, c: float) -> FloatArray:
@@ -157,18 +184,23 @@ def _mean_time_optimum(fleet: _Fleet, c: float) -> FloatArray:
     return solve_tilt(fleet.importance, (fleet.times - fastest) / fastest, c, fleet.floors).q
 
 
-def _grouped(fleet: _Fleet) -> tuple[_Fleet, IntArray] | None:
-    """Merge clients with neighbouring times into groups, or return None for a small fleet."""
+def _grouped(fleet: _Fleet) -> tuple[_Fleet, IntArray]:
+    """Merge clients with neighbouring times into groups, and say who is in which.
+
+    A large fleet's groups hold as many clients each, but fewer and fewer towards both ends: few
+    of the fastest get most of the draws where c is large, and few of the slowest make a round long.
+    """
     n = fleet.times.size
-    if n <= GROUPS:
-        return None
     first = np.arange(GROUPS) * n // GROUPS
+    if n > LARGE:
+        ends = np.geomspace(1, n, GROUPS // 4).astype(np.int64)
+        first = np.unique(np.concatenate([first, ends - 1, n - ends]))
     importance = np.add.reduceat(fleet.importance, first)
     # Means of equal times may come out of order by rounding: a negative gap is no time.
     times = np.add.reduceat(fleet.importance * fleet.times, first) / importance
     np.maximum.accumulate(times, out=times)
     floors = None if fleet.floors is None else np.add.reduceat(fleet.floors, first)
-    member = np.repeat(np.arange(GROUPS), np.diff(first, append=n))
+    member = np.repeat(np.arange(first.size), np.diff(first, append=n))
     return fleet._replace(importance=importance, times=times, floors=floors), member
 
 
