@@ -23,6 +23,17 @@ class Fleet(NamedTuple):
         return self.weights * self.grad_norms
 
 
+def heavy_fleet(n: int, seed: int) -> Fleet:
+    """Draw p ~ Pareto(1.2) + 0.01, which a few clients dominate, G ~ lognormal(0, ½), t ~ Exp(1).
+
+    G is not divided by Σ p G: c is not in units of S_0 but as it is given.
+    """
+    rng = np.random.default_rng(seed)
+    weights = rng.pareto(1.2, n) + 0.01
+    grad_norms = rng.lognormal(0, 0.5, n)
+    return Fleet(weights / weights.sum(), rng.exponential(size=n) + 1e-4, grad_norms)
+
+
 def make_fleet(n: int, kind: Times, seed: int) -> Fleet:
     """Draw t ~ Exp(1) or log-normal, p from a power law with exponent 2.5, and log-normal G."""
     rng = np.random.default_rng(seed)

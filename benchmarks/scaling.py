@@ -1,13 +1,15 @@
 """Measure how time and memory grow with the number of clients.
 
-    python benchmarks/scaling.py [--smallest 100] [--largest 1000000] [--ratio 1]
+    python benchmarks/scaling.py [--smallest 100] [--largest 1000000] [--ratio 1] [--heavy]
+
+With --heavy the weights have a heavy tail: see `fleets.heavy_fleet`.
 
 Every line is a fresh interpreter, with linear algebra on one thread. Time is the median of
-some calls, wall clock and CPU. Growth is the ratio of CPU times over a tenfold N, divided by
-that of N log N, so 1 is N log N and less is better. Memory is the peak that tracemalloc sees
-during one more call (NumPy reports its arrays to it), beyond what was allocated before, in
-vectors of N float64. A solver that is expected to need more than `--most-seconds` for a
-call is left out from there on.
+some calls, wall clock and CPU; CPU is also given over that of sorting the times. Growth is the
+ratio of CPU times over a tenfold N, divided by that of N log N, so 1 is N log N and less is
+better. Memory is the peak that tracemalloc sees during one more call (NumPy reports its arrays
+to it), beyond what was allocated before, in vectors of N float64. A solver that is expected to
+need more than `--most-seconds` for a call is left out from there on.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ import tracemalloc
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fleets import Fleet, make_fleet
+import numpy as np
+from fleets import Fleet, heavy_fleet, make_fleet
 from tables import print_table, seconds
 
 from fedpace import Solution, solve_max_time, solve_mean_time
@@ -66,12 +69,13 @@ class Measurement(NamedTuple):
     cpu: float
     vectors: float
     steps: int
+    sorts: float
 
 
-def measure(solver: Solver, n: int, ratio: float) -> Measurement:
+def measure(solver: Solver, n: int, ratio: float, *, heavy: bool) -> Measurement:
     """Time the calls, then trace one more; the first small one only imports what is needed."""
     solver(make_fleet(10, "exponential", seed=0), ratio)
-    fleet = make_fleet(n, "exponential", seed=0)
+    fleet = heavy_fleet(n, 0) if heavy else make_fleet(n, "exponential", seed=0)
     calls = min(max(CLIENTS_PER_MEDIAN // n, 1), MOST_CALLS)
     times = [_times(solver, fleet, ratio) for _ in range(calls)]
     wall, cpu = (statistics.median(column) for column in zip(*times, strict=True))
@@ -79,7 +83,20 @@ def measure(solver: Solver, n: int, ratio: float) -> Measurement:
     before, _ = tracemalloc.get_traced_memory()
     solution = solver(fleet, ratio)
     _, peak = tracemalloc.get_traced_memory()
-    return Measurement(wall, cpu, (peak - before) / (8 * n), solution.iterations)
+    vectors = (peak - before) / (8 * n)
+    tracemalloc.stop()
+    return Measurement(wall, cpu, vectors, solution.iterations, cpu / _sorting(fleet))
+
+
+def _sorting(fleet: Fleet) -> float:
+    """Return the CPU seconds that sorting the times takes, the least of five."""
+
+    def once() -> float:
+        begin = time.process_time()
+        np.sort(fleet.times)
+        return time.process_time() - begin
+
+    return max(min(once() for _ in range(5)), 1e-9)
 
 
 def _times(solver: Solver, fleet: Fleet, ratio: float) -> tuple[float, float]:
@@ -88,10 +105,11 @@ def _times(solver: Solver, fleet: Fleet, ratio: float) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def measure_apart(index: int, n: int, ratio: float) -> Measurement:
+def measure_apart(index: int, n: int, ratio: float, *, heavy: bool) -> Measurement:
     """Measure in a fresh interpreter."""
     result = subprocess.run(
-        [sys.executable, __file__, "--one", str(index), str(n), "--ratio", str(ratio)],
+        [sys.executable, __file__, "--one", str(index), str(n), "--ratio", str(ratio)]
+        + ["--heavy"] * heavy,
         check=True,
         capture_output=True,
         text=True,
@@ -108,20 +126,21 @@ class Limits(NamedTuple):
     most_seconds: float
 
 
-def rows(index: int, limits: Limits, ratio: float) -> Iterator[list[str]]:
+def rows(index: int, limits: Limits, ratio: float, *, heavy: bool) -> Iterator[list[str]]:
     """Yield a line for every tenfold N."""
     n, before = limits.smallest, None
     while n <= limits.largest:
         if before and before.wall * linearithmic_growth(n) > limits.most_seconds:
-            yield [SOLVERS[index].name, f"{n:.0e}", *["–"] * 5]
+            yield [SOLVERS[index].name, f"{n:.0e}", *["–"] * 6]
             return
-        found = measure_apart(index, n, ratio)
+        found = measure_apart(index, n, ratio, heavy=heavy)
         growth = f"{found.cpu / before.cpu / linearithmic_growth(n):.2f}" if before else "–"
         yield [
             SOLVERS[index].name,
             f"{n:.0e}",
             seconds(found.wall),
             seconds(found.cpu),
+            f"{found.sorts:.0f}",
             growth,
             f"{found.vectors:.1f}",
             str(found.steps),
@@ -141,17 +160,33 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=1_000_000)
     parser.add_argument("--most-seconds", type=float, default=60, help="for one call")
     parser.add_argument("--ratio", type=float, default=1, help="c in units of S_0")
+    parser.add_argument("--heavy", action="store_true", help="weights with a heavy tail")
     parser.add_argument("--solvers", type=int, nargs="+", default=range(len(SOLVERS)))
     parser.add_argument("--one", nargs=2, type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         index, n = options.one
-        print(json.dumps(measure(SOLVERS[index], n, options.ratio)))
+        found = measure(SOLVERS[index], n, options.ratio, heavy=options.heavy)
+        print(json.dumps(found))
         return
-    header = ["solver", "N", "wall clock", "CPU", "growth / N log N", "vectors", "steps"]
+    header = [
+        "solver",
+        "N",
+        "wall clock",
+        "CPU",
+        "CPU / sort",
+        "growth / N log N",
+        "vectors",
+        "steps",
+    ]
     limits = Limits(options.smallest, options.largest, options.most_seconds)
     print_table(
-        header, (row for index in options.solvers for row in rows(index, limits, options.ratio))
+        columns.split("|"),
+        (
+            row
+            for index in options.solvers
+            for row in rows(index, limits, options.ratio, heavy=options.heavy)
+        ),
     )
 
 

@@ -103,7 +103,7 @@ def test_starts_from_the_certificate_escape_a_local_optimum(
 ) -> None:
     fleet = Fleet(np.array([0.5, 0.5]), np.array([1.0, 3.0]), np.array([1.0, 1.0]))
     least = objectives(GRIDS[2], fleet, 1e5, 10**4).min()
-    monkeypatch.setattr(max_time, "_family_starts", lambda _: [])
+    monkeypatch.setattr(max_time, "_family_starts", lambda *_: [])
     assert solve_max_time(*fleet, 1e5, 10**4).objective > 2 * least
     assert solve_max_time(*fleet, 1e5, 10**4, certified=True).objective <= least * (1 + 1e-10)
 
