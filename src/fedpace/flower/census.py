@@ -1,4 +1,4 @@
-"""Who is there: nodes that come and go, and what each says of itself."""
+"""Which nodes are connected, and what each says of itself."""
 
 import logging
 import math
@@ -48,7 +48,7 @@ class Census:
     _raised: int = field(default=0, init=False)
 
     def present(self) -> NDArray[np.bool_]:
-        """Return which clients are there and owe no reply; wait while they are too few."""
+        """Return which clients are connected and owe no reply; wait while there are too few."""
         needed = max(self.at_least, 0 if len(self.nodes.roster) else self.expected)
         return waited_for(
             lambda: self._admitted(needed),
@@ -64,7 +64,7 @@ class Census:
         )
 
     def idle(self) -> NDArray[np.bool_]:
-        """Return which of the clients seen so far are there and owe no reply; do not wait."""
+        """Return which known clients are connected and owe no reply; do not wait."""
         return self.nodes.among({*self._connected()} - self.mail.busy)
 
     def _connected(self) -> list[int]:
@@ -103,7 +103,7 @@ class Census:
         while self.query and nodes:
             wave = AT_ONCE if self._answered or self.nodes.partitioned else wave
             messages = [Message(content, node, MessageType.QUERY) for node in nodes[:wave]]
-            # Mail of its own: whoever is silent here may still train.
+            # Mail of its own: a node that is silent here may still train.
             arrivals = Mail(self.mail.grid, self.mail.clock).exchange(messages, LONGEST_QUERY)
             self._judge([arrival.message for arrival in arrivals])
             for node, message, _ in arrivals:
@@ -112,7 +112,7 @@ class Census:
             nodes, wave = nodes[wave:], min(2 * wave, AT_ONCE)
 
     def _judge(self, replies: Sequence[Message]) -> None:
-        """Ask nobody else if the ClientApp answers no queries; one node's failure tells nothing."""
+        """Stop asking if the ClientApp answers no queries; one node's failure tells nothing."""
         failed = [reply.error for reply in replies if reply.has_error()]
         raised = [str(error.reason) for error in failed if error.code == RAISED]
         self._raised += len(raised)

@@ -79,7 +79,9 @@ def measured(
     with _watched_optimisers(norms):
         reply = call_next(message, context)
     if reply.has_content():
-        metrics = _metrics(reply)
+        if not reply.content.metric_records:
+            reply.content["metrics"] = MetricRecord()
+        metrics = next(iter(reply.content.metric_records.values()))
         _check_samples(metrics)
         for name, value in norms.metrics().items():
             metrics.setdefault(name, value)
@@ -103,13 +105,6 @@ def described(message: Message, context: Context, samples: int | None = None) ->
     if samples is not None:
         metrics[SAMPLES] = samples
     return Message(RecordDict({"metrics": metrics}), reply_to=message)
-
-
-def _metrics(reply: Message) -> MetricRecord:
-    """Return the reply's record of metrics; Flower's strategies want exactly one."""
-    if not reply.content.metric_records:
-        reply.content["metrics"] = MetricRecord()
-    return next(iter(reply.content.metric_records.values()))
 
 
 def _check_samples(metrics: MetricRecord) -> None:

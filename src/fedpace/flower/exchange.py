@@ -74,7 +74,7 @@ class Mail:
         return list(self.collect(self.send(messages, deadline)).values())
 
     def look(self) -> None:
-        """Take in the replies that are there, and see who is late."""
+        """Take in the replies that have arrived, and see who is late."""
         if self.open or self.late:
             for message in self.grid.pull_messages({*self.open, *self.late}):
                 name = message.metadata.reply_to_message_id
@@ -99,8 +99,8 @@ class Mail:
 def _pushed(names: Sequence[str | None], messages: Sequence[Message]) -> dict[str, int]:
     """Return the node behind each message that was sent.
 
-    For one that could not be, Flower's grid of a SuperLink gives None instead of its name, and that
-    of the simulation nothing at all: there a message is known by the name that is written on it.
+    For one that was not, a SuperLink's grid gives None instead of its name, and the simulation's
+    nothing at all: there a message is known by the name that is written on it.
     """
     if len(names) != len(messages):
         told = set(names)

@@ -69,7 +69,7 @@ class GridBackend:
         self.result = Result(arrays=training.initial)
         self._underway: dict[str, Given] = {}
         self._since = 0.0  # when the run's clock was last read
-        # Messages that somebody else delivers, and since when.
+        # Messages that another loop delivers, and since when.
         self._by_hand: tuple[list[Message], Given, float] | None = None
 
     @property
@@ -82,7 +82,7 @@ class GridBackend:
         return self.layout.vector(self.training.initial)
 
     def present(self, round_index: int, seconds: float) -> Presence:  # noqa: ARG002
-        """Return who is there and idle, and how long was waited; new nodes are admitted."""
+        """Return who is connected and idle, and the seconds waited; new nodes are admitted."""
         began = self.mail.clock.now()
         clients = self.census.present()
         waited = self.mail.clock.now() - began
@@ -112,7 +112,7 @@ class GridBackend:
         return self._read(read, waited)
 
     def hand_out(self, task: Task, arrays: ArrayRecord, config: ConfigRecord) -> list[Message]:
-        """Return the messages of a task, for somebody else to deliver."""
+        """Return the messages of a task, for another loop to deliver."""
         self._begin(task, config)
         messages = self.messages(MessageType.TRAIN, task.clients.tolist(), arrays, config)
         given = self._given(arrays, config, messages)
@@ -120,10 +120,10 @@ class GridBackend:
         return messages
 
     def take_in(self, replies: Iterable[Message]) -> Reply:
-        """Return what was brought back for `hand_out`; whoever was not asked is not heard.
+        """Read the replies to `hand_out`; those of clients that were not asked are ignored.
 
-        Nobody says when a reply arrived: its time is that until it was made, by the client's
-        clock. A client whose clock is wrong counts as the whole wait.
+        Arrival times are unknown: a reply's time is that until it was made, by the client's clock.
+        If that clock is wrong, the whole wait counts.
         """
         if self._by_hand is None:
             raise InputError("configure_train must come before aggregate_train, got none; call it")

@@ -77,13 +77,11 @@ class Settings:
     target_loss, target_accuracy : float, optional
         End when the evaluation reaches it.
     checkpoint : path, optional
-        A file that is written after every round. If it exists, `start` goes on from it.
+        A file that is written after every round. If it exists, `start` continues from it.
     out : path, optional
         A directory to which the finished run is added, for `fedpace report`.
-    keys : Keys
-        What things are called in messages.
-    clock : Clock
-        The time.
+    keys, clock : Keys, Clock
+        What things are called in messages; the time.
     """
 
     k: int

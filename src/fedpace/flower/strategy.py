@@ -67,7 +67,7 @@ class AdaptiveSampling(Settings, Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: CentralEvaluation | None = None,
     ) -> Result:
-        """Train for `num_rounds` rounds, or go on from the checkpoint up to there.
+        """Train for `num_rounds` rounds, those in the checkpoint included.
 
         The arguments are those of every Flower strategy. `evaluate_fn` is called before the first
         round and after each.
@@ -92,11 +92,9 @@ class AdaptiveSampling(Settings, Strategy):
         while not run.ended:
             backend.submit(run.draw())
             row = run.complete(backend.collect())
-            log.info(
-                "[ROUND %d/%d] fedpace: %d of %d clients answered in %.1f s",
-                row.round, rounds, row.clients.size, row.clients.size + row.missing.size,
-                row.round_seconds,
-            )  # fmt: skip
+            answered, drawn = row.clients.size, row.clients.size + row.missing.size
+            done = f"[ROUND {row.round}/{rounds}] fedpace: {answered} of {drawn} clients answered"
+            log.info("%s in %.1f s", done, row.round_seconds)
         self.outcome = run.outcome()
         backend.result.arrays = backend.layout.record(run.state.parameters)
         log.info("fedpace: ended after round %d: %s", run.state.round, run.ended)
@@ -187,7 +185,7 @@ class AdaptiveSampling(Settings, Strategy):
     def backend_on(
         self, grid: Grid, training: Training, roster: Roster | None = None
     ) -> GridBackend:
-        """Return the federation as a backend, for any loop, once enough clients are there."""
+        """Return the federation as a backend, for any loop, once enough clients are connected."""
         known = Roster() if roster is None else roster
         self._backend = GridBackend(grid, self, training, known)
         self._backend.census.present()
