@@ -111,10 +111,8 @@ def write_probabilities(
 ) -> None:
     """Write client, q and the aggregation weight p/(Kq) of one draw, one row per client."""
     aggregation = weights / (k * q)
-    lines = [
-        f"{_quoted(name)},{probability!r},{weight!r}\n"
-        for name, probability, weight in zip(names, q.tolist(), aggregation.tolist(), strict=True)
-    ]
+    rows = zip(map(_quoted, names), q.tolist(), aggregation.tolist(), strict=True)
+    lines = [f"{name},{probability!r},{weight!r}\n" for name, probability, weight in rows]
     write_text(path, "client,q,aggregation_weight\n" + "".join(lines))
 
 
@@ -127,13 +125,11 @@ def write_example(path: Path, n: int, rng: np.random.Generator) -> None:
     samples = np.maximum((30 * (1 + rng.pareto(1.6, n))).astype(np.int64), 10)
     grad_norms = rng.lognormal(mean=1.0, sigma=0.5, size=n)
     computation = 0.5 * rng.lognormal(sigma=0.7, size=n)
-    transfer = 1.0 * rng.lognormal(sigma=1.0, size=n)
-    times = computation + transfer
-    digits = len(str(n - 1))
-    rows = [
-        f"phone-{i:0{digits}},{samples[i]},{times[i]:.4g},{grad_norms[i]:.4g}\n" for i in range(n)
-    ]
-    write_text(path, "client,samples,time,grad_norm\n" + "".join(rows))
+    times = computation + rng.lognormal(sigma=1.0, size=n)
+    names = [f"phone-{i:0{len(str(n - 1))}}" for i in range(n)]
+    rows = zip(names, samples, times, grad_norms, strict=True)
+    lines = [f"{name},{count},{time:.4g},{norm:.4g}\n" for name, count, time, norm in rows]
+    write_text(path, "client,samples,time,grad_norm\n" + "".join(lines))
 
 
 def _read_table(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
@@ -183,13 +179,11 @@ def _known_columns(path: Path, header: list[str]) -> list[str]:
     if "samples" in present and "weight" in present:
         raise InputError(f"{path}: columns 'samples' and 'weight' are both there; keep one of them")
     size = "weight" if "weight" in present else "samples"
-    missing = [name for name in (size, "time", "grad_norm") if name not in present]
-    if missing:
+    if missing := [name for name in (size, "time", "grad_norm") if name not in present]:
         name = missing[0]
         label = "'samples' (or 'weight')" if name == "samples" else f"'{name}'"
         hint = nearest(name, [other for other in header if other and other not in COLUMNS])
-        if not hint.startswith("did"):
-            hint = f"the file needs {WANTED}"
+        hint = hint if hint.startswith("did") else f"the file needs {WANTED}"
         found = listed(f"'{each[:40]}'" for each in header)
         raise InputError(f"{path}: column {label} is missing, found {found}; {hint}")
     return present

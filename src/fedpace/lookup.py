@@ -64,9 +64,7 @@ def provide(texts: Mapping[str, str]) -> None:
 
 
 def label(given: object, known: Mapping[str, Any] | None = None) -> str:
-    """Return what to call something that was given by name, or as the object itself.
-
-    An object is called by its name among the `known`, or its own, or what it looks like.
+    """Return a name as it is, or an object's: that among the `known`, its own, or how it looks.
 
     >>> label("file.py:mine"), label(len), label([len]), label(1, {"one": 1})
     ('file.py:mine', 'len', '[<built-in function len>]', 'one')
@@ -83,10 +81,9 @@ def label(given: object, known: Mapping[str, Any] | None = None) -> str:
 
 
 def fingerprint(given: object) -> str | None:
-    """Return a hash of the file that a name refers to, or of what an object is made of.
+    """Return a hash of the file that a name refers to, or of an object's function or class.
 
-    That is the text of its function or class. None for a name that refers to no file, and for
-    what has no text.
+    None for a name that refers to no file, and for what has no text.
     """
     if isinstance(given, str):
         file = _file(given)
