@@ -169,16 +169,7 @@ def main() -> None:
         found = measure(SOLVERS[index], n, options.ratio, heavy=options.heavy)
         print(json.dumps(found))
         return
-    header = [
-        "solver",
-        "N",
-        "wall clock",
-        "CPU",
-        "CPU / sort",
-        "growth / N log N",
-        "vectors",
-        "steps",
-    ]
+    columns = "solver|N|wall clock|CPU|CPU / sort|growth / N log N|vectors|steps"
     limits = Limits(options.smallest, options.largest, options.most_seconds)
     print_table(
         columns.split("|"),

@@ -1,7 +1,5 @@
 """Check arguments at the border: each function returns the value, or says what is wrong with it."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -29,9 +27,8 @@ LARGEST_COUNT = 10**12
 def shares(weights: ArrayLike) -> FloatArray:
     """Return weights p_i as a vector that cannot be changed and sums to 1 to all digits."""
     p = positive_column("weights", weights)
-    p /= sum_to_one(
-        "weights", p, "divide by the sum, or give sample counts to Profile.from_samples"
-    )
+    remedy = "divide by the sum, or give sample counts to Profile.from_samples"
+    p /= sum_to_one("weights", p, remedy)
     p.setflags(write=False)
     return p
 
@@ -39,10 +36,8 @@ def shares(weights: ArrayLike) -> FloatArray:
 def one_per_client(name: str, array: FloatArray, n: int) -> FloatArray:
     """Return `array`, or say that it is not of length n."""
     if array.size != n:
-        raise InputError(
-            f"{name} must have one entry per client, got {array.size} for {n} clients; "
-            "give arrays of equal length"
-        )
+        got = f"{array.size} for {n} clients; give arrays of equal length"
+        raise InputError(f"{name} must have one entry per client, got {got}")
     return array
 
 
@@ -57,10 +52,8 @@ def column(name: str, values: ArrayLike) -> FloatArray:
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name} must be numbers, got {shown(values)}; {error}") from None
     if array.ndim != 1 or array.size == 0:
-        raise InputError(
-            f"{name} must be a vector with one entry per client, got shape {array.shape}; "
-            "give at least one client"
-        )
+        got = f"shape {array.shape}; give at least one client"
+        raise InputError(f"{name} must be a vector with one entry per client, got {got}")
     refuse_first(name, array, ~np.isfinite(array), "be finite", "measure it, or drop the client")
     return array
 
@@ -117,9 +110,8 @@ def positive_count(
     if count < 1:
         raise InputError(f"{name} must be at least 1, got {count}; {remedy or 'give 1 or more'}")
     if count > most:
-        raise InputError(
-            f"{name} must be at most {most:,}, got {shown(count)}; {remedy or 'give fewer'}"
-        )
+        got = f"{shown(count)}; {remedy or 'give fewer'}"
+        raise InputError(f"{name} must be at most {most:,}, got {got}")
     return count
 
 
@@ -148,9 +140,8 @@ def refuse_first(
     """Raise for the first client marked as bad, if there is one."""
     if bad.any():
         client = int(np.argmax(bad))
-        raise InputError(
-            f"{name} must {condition}, got {array[client]:g} for client {client}; {remedy}"
-        )
+        got = f"{array[client]:g} for client {client}"
+        raise InputError(f"{name} must {condition}, got {got}; {remedy}")
 
 
 def refuse_wide(
@@ -160,20 +151,14 @@ def refuse_wide(
 
     `place` says where an entry stands.
     """
-    positive = array > 0
-    smallest = int(np.argmin(np.where(positive, array, np.inf)))
-    largest = int(np.argmax(array))
+    smallest, largest = int(np.argmin(np.where(array > 0, array, np.inf))), int(np.argmax(array))
     low, high = float(array[smallest]), float(array[largest])
+    at_low, at_high = f"{low:g} for {place(smallest)}", f"{high:g} for {place(largest)}"
     if high <= 0:
         return
     if low < 1 / LARGEST or high > LARGEST:
-        client, value = (largest, high) if high > LARGEST else (smallest, low)
-        raise InputError(
-            f"{name} must lie between {1 / LARGEST:g} and {LARGEST:g}, got {value:g} "
-            f"for {place(client)}; check the unit"
-        )
+        got = f"{at_high if high > LARGEST else at_low}; check the unit"
+        raise InputError(f"{name} must lie between {1 / LARGEST:g} and {LARGEST:g}, got {got}")
     if low < high / WIDEST_SPAN:
-        raise InputError(
-            f"{name} must lie within a factor of {WIDEST_SPAN:g} of each other, got {low:g} "
-            f"for {place(smallest)} and {high:g} for {place(largest)}; check the units"
-        )
+        span = f"within a factor of {WIDEST_SPAN:g} of each other"
+        raise InputError(f"{name} must lie {span}, got {at_low} and {at_high}; check the units")

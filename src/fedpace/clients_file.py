@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, refuse_wide, sum_to_one
 from fedpace.errors import InputError, listed, nearest
@@ -19,6 +18,7 @@ from fedpace.profile import Profile
 
 NUMBERS = ("samples", "weight", "time", "grad_norm")
 COLUMNS = ("client", *NUMBERS)
+WANTED = "'samples' (or 'weight'), 'time' and 'grad_norm'"
 # A gradient norm of 0 has a meaning (see Profile.importance); no other column's 0 has.
 MAY_BE_ZERO = ("grad_norm",)
 REMEDY = {
@@ -36,24 +36,73 @@ class Clients(NamedTuple):
     profile: Profile
 
 
+class _Table(NamedTuple):
+    """The cells of a file by column, and the line each row ends on."""
+
+    path: Path
+    cells: dict[str, tuple[str, ...]]
+    lines: list[int]
+
+    def numbers(self, name: str) -> FloatArray:
+        """Convert a column, or say which cell is not a number that can be used."""
+        cells = self.cells[name]
+        try:
+            values = np.array(cells, dtype=np.float64)
+        except ValueError:
+            at = next(i for i, cell in enumerate(cells) if not _is_number(cell))
+            remedy = "give a plain number"
+            if _is_number(cells[at].replace(",", "")):
+                remedy = "write decimals with a point, and no thousands separators"
+            raise self.refusal(name, at, "is not a number", remedy) from None
+        for bad, problem in (
+            (~np.isfinite(values), "is not a finite number"),
+            (values < 0, "is negative"),
+            ((values == 0) & (name not in MAY_BE_ZERO), "is zero"),
+        ):
+            if bad.any():
+                raise self.refusal(name, int(np.argmax(bad)), problem, REMEDY[name])
+        return values
+
+    def names(self) -> Sequence[str]:
+        """Return the clients' names, or say which one is missing or given twice."""
+        if "client" not in self.cells:
+            return [str(i) for i in range(len(self.lines))]
+        first: dict[str, int] = {}
+        names = [cell.strip() for cell in self.cells["client"]]
+        for at, name in enumerate(names):
+            if not name:
+                raise self.refusal("client", at, "is no name", "name every client or none")
+            if first.setdefault(name, at) != at:
+                problem = f"is the client of row {self.lines[first[name]]} too"
+                raise self.refusal("client", at, problem, "give each client one row")
+        return names
+
+    def refusal(self, name: str, at: int, problem: str, remedy: str) -> InputError:
+        """Return the error for a cell."""
+        cell = self.cells[name][at].strip() if name == "client" else self.cells[name][at]
+        where = f"{self.path}: row {self.lines[at]}, column '{name}'"
+        return InputError(f"{where}: '{cell:.40}' {problem}; {remedy}")
+
+
 def read_clients(path: Path) -> Clients:
     """Read a clients file; errors name the file, the row, the column, the value and a remedy."""
     header, rows, lines = _read_table(path)
     columns = _known_columns(path, header)
     cells = dict(zip(header, zip(*rows, strict=True), strict=True))
-    numbers = {name: _numbers(path, name, cells[name], lines) for name in columns}
-    names = _names(path, cells.get("client"), lines)
-    return Clients(names, _profile(path, numbers, lines))
+    table = _Table(path, cells, lines)
+    numbers = {name: table.numbers(name) for name in columns}
+    return Clients(table.names(), _profile(table, numbers))
 
 
-def _profile(path: Path, numbers: dict[str, FloatArray], lines: list[int]) -> Profile:
+def _profile(table: _Table, numbers: dict[str, FloatArray]) -> Profile:
     """Make the profile; what it would refuse is said in terms of the file's rows and columns."""
     for name, values in numbers.items():
-        refuse_wide(f"{path}: column '{name}'", values, lambda row: f"row {lines[row]}")
+        where = f"{table.path}: column '{name}'"
+        refuse_wide(where, values, lambda row: f"row {table.lines[row]}")
     if "samples" in numbers:
         return Profile.from_samples(numbers["samples"], numbers["time"], numbers["grad_norm"])
     remedy = "divide by the sum, or give sample counts in a column 'samples' instead"
-    sum_to_one(f"{path}: column 'weight'", numbers["weight"], remedy)
+    sum_to_one(f"{table.path}: column 'weight'", numbers["weight"], remedy)
     return Profile(numbers["weight"], numbers["time"], numbers["grad_norm"])
 
 
@@ -62,10 +111,8 @@ def write_probabilities(
 ) -> None:
     """Write client, q and the aggregation weight p/(Kq) of one draw, one row per client."""
     aggregation = weights / (k * q)
-    lines = [
-        f"{_quoted(name)},{probability!r},{weight!r}\n"
-        for name, probability, weight in zip(names, q.tolist(), aggregation.tolist(), strict=True)
-    ]
+    rows = zip(map(_quoted, names), q.tolist(), aggregation.tolist(), strict=True)
+    lines = [f"{name},{probability!r},{weight!r}\n" for name, probability, weight in rows]
     write_text(path, "client,q,aggregation_weight\n" + "".join(lines))
 
 
@@ -78,13 +125,11 @@ def write_example(path: Path, n: int, rng: np.random.Generator) -> None:
     samples = np.maximum((30 * (1 + rng.pareto(1.6, n))).astype(np.int64), 10)
     grad_norms = rng.lognormal(mean=1.0, sigma=0.5, size=n)
     computation = 0.5 * rng.lognormal(sigma=0.7, size=n)
-    transfer = 1.0 * rng.lognormal(sigma=1.0, size=n)
-    times = computation + transfer
-    digits = len(str(n - 1))
-    rows = [
-        f"phone-{i:0{digits}},{samples[i]},{times[i]:.4g},{grad_norms[i]:.4g}\n" for i in range(n)
-    ]
-    write_text(path, "client,samples,time,grad_norm\n" + "".join(rows))
+    times = computation + rng.lognormal(sigma=1.0, size=n)
+    names = [f"phone-{i:0{len(str(n - 1))}}" for i in range(n)]
+    rows = zip(names, samples, times, grad_norms, strict=True)
+    lines = [f"{name},{count},{time:.4g},{norm:.4g}\n" for name, count, time, norm in rows]
+    write_text(path, "client,samples,time,grad_norm\n" + "".join(lines))
 
 
 def _read_table(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
@@ -92,14 +137,11 @@ def _read_table(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise InputError(
-            f"{path}: no such file; 'fedpace example {path.name}' writes one to start from"
-        ) from None
+        remedy = f"'fedpace example {path.name}' writes one to start from"
+        raise InputError(f"{path}: no such file; {remedy}") from None
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: not UTF-8 text (byte 0x{error.object[error.start]:02x} at offset "
-            f"{error.start}); save it as CSV in UTF-8"
-        ) from None
+        byte = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
+        raise InputError(f"{path}: not UTF-8 text ({byte}); save it as CSV in UTF-8") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}; give a CSV file") from None
     if "\0" in text:
@@ -114,18 +156,15 @@ def _read_table(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
         header = [name.strip().lower() for name in next(filled, [])]
         for row in filled:
             if len(row) != len(header):
-                raise InputError(
-                    f"{path}: row {reader.line_num} has {len(row)} values, the header has "
-                    f"{len(header)}; give one value per column"
-                )
+                both = f"has {len(row)} values, the header has {len(header)}"
+                raise InputError(f"{path}: row {reader.line_num} {both}; give one value per column")
             rows.append(row)
             lines.append(reader.line_num)
     except csv.Error as error:
-        raise InputError(
-            f"{path}: row {reader.line_num}: {error}; check for a quote that is not closed"
-        ) from None
+        remedy = "check for a quote that is not closed"
+        raise InputError(f"{path}: row {reader.line_num}: {error}; {remedy}") from None
     if not any(header):
-        raise InputError(f"{path}: is empty; the first row names the columns {_wanted()}")
+        raise InputError(f"{path}: is empty; the first row names the columns {WANTED}")
     if not rows:
         raise InputError(f"{path}: has a header but no clients; give one row per client")
     return header, rows, lines
@@ -139,68 +178,15 @@ def _known_columns(path: Path, header: list[str]) -> list[str]:
     present = [name for name in NUMBERS if name in header]
     if "samples" in present and "weight" in present:
         raise InputError(f"{path}: columns 'samples' and 'weight' are both there; keep one of them")
-    missing = [name for name in ("time", "grad_norm") if name not in present]
-    if "samples" not in present and "weight" not in present:
-        missing.insert(0, "samples")
-    if missing:
+    size = "weight" if "weight" in present else "samples"
+    if missing := [name for name in (size, "time", "grad_norm") if name not in present]:
         name = missing[0]
         label = "'samples' (or 'weight')" if name == "samples" else f"'{name}'"
         hint = nearest(name, [other for other in header if other and other not in COLUMNS])
-        if not hint.startswith("did"):
-            hint = f"the file needs {_wanted()}"
+        hint = hint if hint.startswith("did") else f"the file needs {WANTED}"
         found = listed(f"'{each[:40]}'" for each in header)
         raise InputError(f"{path}: column {label} is missing, found {found}; {hint}")
     return present
-
-
-def _numbers(path: Path, name: str, cells: Sequence[str], lines: list[int]) -> FloatArray:
-    """Convert a column, or say which cell is not a number that can be used."""
-    try:
-        values = np.array(cells, dtype=np.float64)
-    except ValueError:
-        at = next(i for i, cell in enumerate(cells) if not _is_number(cell))
-        remedy = "give a plain number"
-        if _is_number(cells[at].replace(",", "")):
-            remedy = "write decimals with a point, and no thousands separators"
-        raise _bad_cell(path, lines[at], name, cells[at], "is not a number", remedy) from None
-    _refuse_cells(path, name, cells, lines, ~np.isfinite(values), "is not a finite number")
-    _refuse_cells(path, name, cells, lines, values < 0, "is negative")
-    if name not in MAY_BE_ZERO:
-        _refuse_cells(path, name, cells, lines, values == 0, "is zero")
-    return values
-
-
-def _refuse_cells(
-    path: Path,
-    name: str,
-    cells: Sequence[str],
-    lines: list[int],
-    bad: NDArray[np.bool_],
-    problem: str,
-) -> None:
-    if bad.any():
-        at = int(np.argmax(bad))
-        raise _bad_cell(path, lines[at], name, cells[at], problem, REMEDY[name])
-
-
-def _bad_cell(path: Path, line: int, name: str, cell: str, problem: str, remedy: str) -> InputError:
-    return InputError(f"{path}: row {line}, column '{name}': '{cell:.40}' {problem}; {remedy}")
-
-
-def _names(path: Path, cells: Sequence[str] | None, lines: list[int]) -> Sequence[str]:
-    if cells is None:
-        return [str(i) for i in range(len(lines))]
-    first: dict[str, int] = {}
-    cells = [cell.strip() for cell in cells]
-    for name, line in zip(cells, lines, strict=True):
-        if not name:
-            raise _bad_cell(path, line, "client", name, "is no name", "name every client or none")
-        if first.setdefault(name, line) != line:
-            raise _bad_cell(
-                path, line, "client", name, f"is the client of row {first[name]} too",
-                "give each client one row",
-            )  # fmt: skip
-    return cells
 
 
 def _is_number(cell: str) -> bool:
@@ -212,10 +198,5 @@ def _is_number(cell: str) -> bool:
 
 
 def _quoted(name: str) -> str:
-    if any(character in name for character in ',"\r\n'):
-        return '"' + name.replace('"', '""') + '"'
-    return name
-
-
-def _wanted() -> str:
-    return "'samples' (or 'weight'), 'time' and 'grad_norm'"
+    special = any(character in name for character in ',"\r\n')
+    return '"' + name.replace('"', '""') + '"' if special else name

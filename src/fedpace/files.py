@@ -40,9 +40,8 @@ def made_folder(folder: Path, option: str, *, mode: int = 0o777) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=mode)
     except OSError as error:
-        raise InputError(
-            f"{folder}: cannot be made a directory: {error.strerror}; choose another {option}"
-        ) from None
+        problem = f"cannot be made a directory: {error.strerror}"
+        raise InputError(f"{folder}: {problem}; choose another {option}") from None
     return folder
 
 
@@ -75,10 +74,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_through(path: Path, contents: bytes, temporary: Path | None = None) -> None:
-    """Replace a file whole, and return when the disk has it.
+    """Replace a file whole, and return when the disk has it, safe from a loss of power.
 
-    After a loss of power the file is the old one or the new one. The temporary file beside it has
-    always the same name unless one is given, so that a killed process leaves at most one.
+    The temporary file beside it always has the same name unless one is given, so that a killed
+    process leaves at most one.
     """
     temporary = path.with_name(f".{path.name}.part") if temporary is None else temporary
     try:
@@ -87,20 +86,17 @@ def write_through(path: Path, contents: bytes, temporary: Path | None = None) ->
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        flush_folder(path.parent)
+        if os.name != "nt":  # Windows cannot open folders
+            _flush(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise InputError(
-            f"{path}: cannot be written: {error.strerror}; make room, or choose another place, "
-            "and give the same command again"
-        ) from error
+        remedy = "make room, or choose another place, and give the same command again"
+        raise InputError(f"{path}: cannot be written: {error.strerror}; {remedy}") from error
 
 
-def flush_folder(folder: Path) -> None:
+def _flush(folder: Path) -> None:
     """Make a move within the folder survive a loss of power."""
-    if os.name == "nt":  # Windows cannot open folders
-        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,7 +1,5 @@
 """Find what a name stands for: something of fedpace's, of a package's, or of a user's own."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.util
@@ -23,22 +21,11 @@ _sources: dict[str, str] = {}
 
 
 def found(name: object, known: Mapping[str, Any], *, argument: str, group: str) -> Any:
-    """Return what a name stands for.
+    """Return what a name stands for; errors begin with the `argument` that it was given for.
 
-    Parameters
-    ----------
-    name : str
-        One of `known`, one that an installed package gives to the entry-point group, or
-        `module:name` or `file.py:name` for your own.
-    known : mapping
-        What comes with fedpace.
-    argument : str
-        What the name was given for; errors begin with it.
-    group : str
-        The group of entry points.
+    It may be one of `known`, one that an installed package gives to the `group` of entry points,
+    or `module:name` or `file.py:name` for your own.
 
-    Examples
-    --------
     >>> found("one", {"one": 1}, argument="number", group="fedpace.numbers")
     1
     >>> found("math:cos", {}, argument="number", group="fedpace.numbers")(0)
@@ -49,16 +36,21 @@ def found(name: object, known: Mapping[str, Any], *, argument: str, group: str) 
     if name in known:
         return known[name]
     place, colon, attribute = name.rpartition(":")
-    if colon:
-        return _attribute(_module(place, name, argument), attribute, name, argument)
-    entries = {entry.name: entry for entry in entry_points(group=group)}
+    entries = {} if colon else {entry.name: entry for entry in entry_points(group=group)}
     if name in entries:
-        entry = entries[name]
-        return _attribute(_module(entry.module, name, argument), entry.attr, name, argument)
-    raise InputError(
-        f"{argument} must be a known name, module:name or file.py:name, got '{name}'; "
-        f"{nearest(name, [*known, *entries])}"
-    )
+        place, attribute = entries[name].module, entries[name].attr
+    elif not colon:
+        raise InputError(
+            f"{argument} must be a known name, module:name or file.py:name, got '{name}'; "
+            f"{nearest(name, [*known, *entries])}"
+        )
+    module = _module(place, name, argument)
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        there = [each for each in vars(module) if not each.startswith("_")]
+        got = f"'{name}'; {nearest(attribute, there)}"
+        raise InputError(f"{argument} must be defined in its module, got {got}") from None
 
 
 def sources(names: Iterable[str]) -> dict[str, str]:
@@ -72,9 +64,7 @@ def provide(texts: Mapping[str, str]) -> None:
 
 
 def label(given: object, known: Mapping[str, Any] | None = None) -> str:
-    """Return what to call something that was given by name, or as the object itself.
-
-    An object is called by its name among the `known`, or its own, or what it looks like.
+    """Return a name as it is, or an object's: that among the `known`, its own, or how it looks.
 
     >>> label("file.py:mine"), label(len), label([len]), label(1, {"one": 1})
     ('file.py:mine', 'len', '[<built-in function len>]', 'one')
@@ -91,10 +81,9 @@ def label(given: object, known: Mapping[str, Any] | None = None) -> str:
 
 
 def fingerprint(given: object) -> str | None:
-    """Return a hash of the file that a name refers to, or of what an object is made of.
+    """Return a hash of the file that a name refers to, or of an object's function or class.
 
-    That is the text of its function or class. None for a name that refers to no file, and for
-    what has no text.
+    None for a name that refers to no file, and for what has no text.
     """
     if isinstance(given, str):
         file = _file(given)
@@ -178,17 +167,5 @@ def _where(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: "
     frames = traceback.extract_tb(error.__traceback__)
-    own = [
-        each for each in frames if "importlib" not in each.filename and each.filename != __file__
-    ]
+    own = [f for f in frames if "importlib" not in f.filename and f.filename != __file__]
     return f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
-
-
-def _attribute(module: ModuleType, attribute: str, name: str, argument: str) -> Any:
-    try:
-        return getattr(module, attribute)
-    except AttributeError:
-        there = [each for each in vars(module) if not each.startswith("_")]
-        raise InputError(
-            f"{argument} must be defined in its module, got '{name}'; {nearest(attribute, there)}"
-        ) from None

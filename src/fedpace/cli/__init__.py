@@ -61,7 +61,9 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-VERSION = typer.Option(help="Print the version.", callback=_print_version, is_eager=True)
+VERSION = typer.Option(
+    "--version", help="Print the version.", callback=_print_version, is_eager=True
+)
 
 
 @app.callback()

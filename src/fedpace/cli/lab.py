@@ -98,16 +98,15 @@ def status_command(
 ) -> None:
     """Show the labs: which devices live, and how long their rounds take."""
     options.need_lab()
-    from fedpace.lab.launch import running
-    from fedpace.lab.register import known_labs, read_lab
+    from fedpace.lab import launch, register
     from fedpace.lab.shown import status_line, status_table
     from fedpace.report.tables import print_tables
 
-    names = known_labs(state) if name is None else [name]
+    names = register.known_labs(state) if name is None else [name]
     if not names:
         print("No lab is up. Start one with: fedpace lab up")
     for each in names:
-        lab, living = read_lab(each, state), running(each)
+        lab, living = register.read_lab(each, state), launch.running(each)
         print_tables(status_table(lab, living))
         print(status_line(lab, living))
 

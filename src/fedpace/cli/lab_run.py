@@ -166,7 +166,7 @@ def _shown(study: Study) -> Iterator[tuple[Callable[[RunProgress], None], output
 
 
 class _Rounds:
-    """Describe how far a run is, and how long it may go on."""
+    """Describe how far a run is, and how long it may still take."""
 
     def __init__(self, stop: Stop) -> None:
         self._stop, self._printed = stop, -math.inf

@@ -52,14 +52,12 @@ def print_next(out: Path) -> None:
 
 def print_runs(out: Path, study: Study, jobs: Sequence[Job]) -> None:
     """Print the table of this command's runs, and say what else is in the directory."""
-    from fedpace.report.setups import setups_of
-    from fedpace.report.summary import summarise
-    from fedpace.report.tables import print_tables, runs_table
+    from fedpace.report import setups, summary, tables
     from fedpace.studies.store import Store, run_key
 
     store, keys = Store(out), {run_key(study, *job) for job in jobs}
     if mine := list(store.runs(say, keys=keys)):
-        print_tables(runs_table(summarise(setups_of(mine)[0])))
+        tables.print_tables(tables.runs_table(summary.summarise(setups.setups_of(mine)[0])))
     if others := len(store.keys() - keys):
         say(f"{out} also holds other runs ({others}), which this table leaves out")
 

@@ -1,7 +1,6 @@
 """The command `fedpace plan`: schemes over the number of clients per round."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ from fedpace.checks import positive_count
 from fedpace.cli import options, output
 from fedpace.errors import InputError
 from fedpace.files import write_text
-from fedpace.sampling.plan import Prediction, plan, usual_ks
+from fedpace.sampling.plan import plan, usual_ks
 
 K = options.checked(
     "K in use now; c = β/α is known for it, and uniform with it has time 1.", positive_count, "-k"
@@ -40,16 +39,17 @@ def plan_command(
     found = plan(clients.profile, k, ks=wanted, schemes=names, max_weight=max_weight)
     total = len(wanted) * len(names)
     rows = list(output.with_progress(found, total, "schemes × K", quiet=as_json))
+    records = [row.numbers() for row in rows]
     if csv:
-        write_text(csv, _csv(rows))
+        lines = [records[0], *(each.values() for each in records)]
+        write_text(csv, "".join(",".join(map(str, line)) + "\n" for line in lines))
     if plot:
         from fedpace.report.figures import plan_figure, save
 
         save(plan_figure(rows, k=k), plot)
     best = min(rows, key=lambda row: row.relative_time)
     if as_json:
-        record = {"k": k, "best": best.numbers(), "rows": [row.numbers() for row in rows]}
-        print(json.dumps(record))
+        print(json.dumps({"k": k, "best": best.numbers(), "rows": records}))
         return
     from fedpace.report.tables import plan_tables, print_tables
 
@@ -66,9 +66,3 @@ def _parsed_ks(text: str) -> list[int]:
     except ValueError:
         raise InputError(f"--ks must be integers, got '{text}'; {remedy}") from None
     return sorted({positive_count("--ks", value, remedy) for value in values})
-
-
-def _csv(rows: Sequence[Prediction]) -> str:
-    records = [row.numbers() for row in rows]
-    lines = [",".join(records[0]), *(",".join(map(str, each.values())) for each in records)]
-    return "\n".join(lines) + "\n"

@@ -26,7 +26,7 @@ PATIENCE = 5
 def run_on_cluster(
     order: Order, jobs: Iterator[Job], *, scheduler: str, warn: Callable[[str], None]
 ) -> Generator[tuple[Job, Done], None, None]:
-    """Send jobs to the cluster, and yield each with its answer as soon as it is there.
+    """Send jobs to the cluster; yield each with its answer when that arrives.
 
     Dask itself begins the runs of a lost worker again on another.
     """
@@ -69,7 +69,7 @@ def _simulator(study: str, seed: int) -> Simulator:
 
 
 def _distributed() -> Any:
-    """Import Dask, which is not typed, and keep it quiet: we say what is to be said."""
+    """Import Dask and silence its logs: our messages say what matters."""
     try:
         distributed = import_module("distributed")
     except ImportError:
@@ -104,7 +104,7 @@ def _connected(
     client = distributed.Client(scheduler, timeout=PATIENCE, set_as_default=False)
     try:
         yield client
-    finally:  # do not insist if nobody is there
+    finally:  # the scheduler may be gone
         with contextlib.suppress(Exception):
             client.cancel(list(pending), force=True)
         with contextlib.suppress(Exception):
@@ -119,7 +119,7 @@ async def _identity(distributed: Any, scheduler: str) -> dict[str, Any]:
 
 
 def _failed(error: Exception, client: Any, scheduler: str) -> Done:
-    """Return what became of a run that failed; raise if it failed because the scheduler is gone."""
+    """Return the answer for a failed run; raise if the scheduler is gone."""
     closed = import_module("distributed.comm").CommClosedError
     if isinstance(error, (CancelledError, closed)) or client.status != "running":
         raise InputError(

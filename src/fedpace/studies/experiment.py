@@ -40,6 +40,8 @@ from fedpace.times.round_times import RoundTimes, Steady, Varying
 USUAL_WARM_UP = 10
 # Of an image of MNIST or EMNIST.
 PIXELS = 28 * 28
+# The kinds of data that can be drawn here.
+KINDS = "synthetic, mnist or emnist-lower"
 SCHEDULES: dict[str, Callable[..., schedules.Schedule]] = {
     "inverse": schedules.inverse,
     "constant": schedules.constant,
@@ -61,7 +63,7 @@ def run_with(
     journal: Journal | None = None,
     watch: Callable[[Row], object] | None = None,
 ) -> Outcome:
-    """Run one scheme with one seed on the backend at hand."""
+    """Run one scheme with one seed on the given backend."""
     return train(
         backend,
         sampler(study, scheme, backend, Seeds(seed)),
@@ -85,10 +87,8 @@ def sampler(study: Study, scheme: str, backend: Backend, seeds: Seeds) -> Sample
     if needs_counts_only(found.scheme):
         return found
     if backend.usual_times is None:
-        remedy = "set sampling.oracle=false"
-        raise InputError(
-            f"sampling.oracle must be false where times are not known before; {remedy}"
-        )
+        problem = "sampling.oracle must be false where times are not known before"
+        raise InputError(f"{problem}; set sampling.oracle=false")
     profile = measured_profile(study, backend, seeds)
     return Solve(found.scheme, k, max_weight=section.max_weight, profile=profile)
 
@@ -132,9 +132,8 @@ def check_at_hand(study: Study) -> None:
     if isinstance(study.data, ImagesSection):
         pool_files(study.data.kind)
     if study.model.kind == "lenet5" and find_spec("torch") is None:
-        raise MissingExtraError(
-            "lenet5 needs PyTorch; install it with: pip install 'fedpace[torch]'"
-        )
+        remedy = "install it with: pip install 'fedpace[torch]'"
+        raise MissingExtraError(f"lenet5 needs PyTorch; {remedy}")
 
 
 def simulator(study: Study, seed: int) -> Simulator:
@@ -151,10 +150,8 @@ def split(study: Study, seed: int) -> Split:
     """Draw the data: the study's one draw, or this run's own."""
     section = study.data
     if isinstance(section, OwnSection):
-        raise InputError(
-            f"{study.name}: its data are with its clients, and cannot be drawn here; "
-            "set data.kind to synthetic, mnist or emnist-lower"
-        )
+        problem = "its data are with its clients, and cannot be drawn here"
+        raise InputError(f"{study.name}: {problem}; set data.kind to {KINDS}")
     rng = Seeds(seed if section.seed is None else section.seed).stream("data")
     if isinstance(section, SyntheticSection) and section.sizes == "paper":
         sizes = np.array(PAPER_SIZES)
@@ -205,10 +202,8 @@ def model_of(study: Study) -> Model:
     """Return what clients train, from the shape of their data alone."""
     section = study.data
     if isinstance(section, OwnSection):
-        raise InputError(
-            f"{study.name}: data.kind must be known to devices, got own; set it to synthetic, "
-            "mnist or emnist-lower"
-        )
+        problem = "data.kind must be known to devices, got own"
+        raise InputError(f"{study.name}: {problem}; set it to {KINDS}")
     return _model(study, section.features if isinstance(section, SyntheticSection) else PIXELS)
 
 
@@ -233,7 +228,5 @@ def parsed_schedule(text: str) -> schedules.Schedule:
             raise ValueError
         return SCHEDULES[name](*values)
     except (KeyError, TypeError, ValueError):  # an unknown name, or another number of values
-        raise InputError(
-            f"schedule must be inverse:RATE, constant:RATE or bound:MU:GAMMA, got '{text}'; "
-            "write inverse:0.1"
-        ) from None
+        known = "inverse:RATE, constant:RATE or bound:MU:GAMMA"
+        raise InputError(f"schedule must be {known}, got '{text}'; write inverse:0.1") from None

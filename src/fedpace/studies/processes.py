@@ -73,23 +73,34 @@ class Order:
 
 
 def carried_out(order: Order, job: Job) -> Done:
-    """Do one run in this process, and let nothing escape: what goes wrong is in the answer.
+    """Run one job in this process; errors are returned, not raised.
 
     Linear algebra keeps to one thread from here on. Runs side by side would otherwise fight for
     the cores, and the number of threads would change the last bits of the result.
     """
     begin, contents, problem = time.perf_counter(), b"", ""
     try:
-        contents = _contents(order, job)
+        if order.version != fedpace.__version__:
+            versions = f"worker has fedpace {fedpace.__version__}, this is {order.version}"
+            raise InputError(f"{versions}; install the same")
+        threadpool_limits(1)
+        study = order.opened()
+        # What overflows ends the run as diverged, which says it better than a warning.
+        with np.errstate(all="ignore"):
+            contents = packed_run(study, *job, run_one(study, *job))
+    except InputError as error:
+        problem = str(error)
     except Exception as error:
-        problem = _described(error)
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(frame.filename).name}:{frame.lineno}"
+        problem = f"{type(error).__name__}: {error} ({place})"
     return Done(contents, problem, time.perf_counter() - begin)
 
 
 def run_in_processes(
     order: Order, jobs: Iterator[Job], *, processes: int, warn: Callable[[str], None]
 ) -> Generator[tuple[Job, Done], None, None]:
-    """Spread jobs over processes, and yield each with its answer as soon as it is there.
+    """Spread jobs over processes; yield each with its answer when that arrives.
 
     A job is taken from `jobs` when a process is free for it. Each process has a pipe of its own,
     rather than a place in a pool: its death says which run it was, and leaves the others alone.
@@ -104,12 +115,11 @@ def run_in_processes(
             for lane, job in busy:
                 if lane.calls not in answered:
                     continue
-                answer = deaths.verdict(job, lane.answer())
-                if answer is None:
+                if answer := deaths.verdict(job, lane.answer()):
+                    lane.take(None if deaths.hopeless else next(jobs, None))
+                    yield job, answer
+                else:
                     lane.take(job)
-                    continue
-                lane.take(None if deaths.hopeless else next(jobs, None))
-                yield job, answer
         for job in jobs:  # none are left unless it is hopeless
             yield job, Done(b"", "not begun, because processes keep dying")
     finally:
@@ -139,10 +149,9 @@ class _Lane:
     def answer(self) -> Done:
         """Return what came back, or an answer that tells how the process died."""
         try:
-            answer = self.calls.recv()
+            answer: Done = self.calls.recv()
         except (EOFError, OSError):
-            return Done(b"", f"its process {self.end(patience=1.0)}", died=True)
-        assert isinstance(answer, Done)
+            answer = Done(b"", f"its process {self.end(patience=1.0)}", died=True)
         return answer
 
     def end(self, patience: float = 0.0) -> str:
@@ -220,28 +229,8 @@ def _serve(calls: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """Do not outlive a parent that was killed: nobody would wait for the result."""
+    """End this process when its parent is killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def _contents(order: Order, job: Job) -> bytes:
-    if order.version != fedpace.__version__:
-        raise InputError(
-            f"worker has fedpace {fedpace.__version__}, this is {order.version}; install the same"
-        )
-    threadpool_limits(1)
-    study = order.opened()
-    # What overflows ends the run as diverged, which says it better than a warning.
-    with np.errstate(all="ignore"):
-        return packed_run(study, *job, run_one(study, *job))
-
-
-def _described(error: Exception) -> str:
-    """Return what happened, on one line; if it is a bug, where."""
-    if isinstance(error, InputError):
-        return str(error)
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"

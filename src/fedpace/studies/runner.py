@@ -1,7 +1,5 @@
 """Scheme × seed over cores or a cluster; every finished run is stored at once."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections import Counter
@@ -54,6 +52,36 @@ class Finished(NamedTuple):
     failures: tuple[Failure, ...]
 
 
+class _Clock:
+    """Keep the standing of a study, and tell it after every run."""
+
+    def __init__(
+        self, total: int, todo: Sequence[Job], progress: Callable[[Standing], object]
+    ) -> None:
+        self._begin, self._total, self._progress = time.monotonic(), total, progress
+        self._left = Counter(job.scheme for job in todo)
+        self._seconds: dict[str, list[float]] = {}
+        progress(self.standing())
+
+    def note(self, job: Job, seconds: float) -> None:
+        """Count a run that took `seconds`; 0 for a run that was found."""
+        self._left[job.scheme] -= 1
+        if seconds > 0:
+            self._seconds.setdefault(job.scheme, []).append(seconds)
+        self._progress(self.standing())
+
+    def standing(self) -> Standing:
+        """Tell how far it is: the time so far × work left / work done."""
+        done = self._total - self._left.total()
+        if not self._seconds:
+            return Standing(done, self._total)
+        spent = list(chain(*self._seconds.values()))
+        means = {scheme: fmean(each) for scheme, each in self._seconds.items()}
+        ahead = sum(n * means.get(scheme, fmean(spent)) for scheme, n in self._left.items())
+        elapsed = time.monotonic() - self._begin
+        return Standing(done, self._total, elapsed * ahead / sum(spent))
+
+
 def run_study(
     study: Study,
     schemes: Sequence[str],
@@ -69,9 +97,9 @@ def run_study(
 ) -> Finished:
     """Run every scheme with every seed, and store each run as soon as it is finished.
 
-    What is stored already is not run again, so the same call goes on after an interruption of
-    any kind, a loss of power included. A damaged file is removed and its run done again. The
-    numbers depend on study, scheme and seed alone, not on where and in what order runs are done.
+    Stored runs are not repeated, so the same call continues after any interruption, a loss of power
+    included. A damaged file is removed and its run repeated. The numbers depend on study, scheme
+    and seed alone, not on where and in what order runs are done.
 
     Processes are spawned: a script that calls this at import needs `if __name__ == "__main__":`.
 
@@ -133,7 +161,7 @@ def checked_jobs(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> 
 
 
 def is_stored(store: Store, study: Study, job: Job, warn: Warn) -> bool:
-    """Tell whether a run is there and whole; a damaged file of it is removed."""
+    """Tell whether a run is stored and whole; remove a damaged file."""
     while path := store.find(run_key(study, *job)):
         try:
             store.load(path)
@@ -154,7 +182,7 @@ def usable_cores() -> int:
 def _still_wanted(
     store: Store, study: Study, todo: Iterable[Job], clock: _Clock, warn: Warn
 ) -> Iterator[Job]:
-    """Hand out jobs, but for those that somebody else has stored in the meantime."""
+    """Yield the jobs that no other process has stored in the meantime."""
     for job in todo:
         if is_stored(store, study, job, warn):
             clock.note(job, 0.0)
@@ -174,33 +202,3 @@ def _stored(
             store.save_packed(run_key(study, *job), done.contents)
         clock.note(job, done.seconds)
     return tuple(sorted(failures))
-
-
-class _Clock:
-    """Keep the standing of a study, and tell it after every run."""
-
-    def __init__(
-        self, total: int, todo: Sequence[Job], progress: Callable[[Standing], object]
-    ) -> None:
-        self._begin, self._total, self._progress = time.monotonic(), total, progress
-        self._left = Counter(job.scheme for job in todo)
-        self._seconds: dict[str, list[float]] = {}
-        progress(self.standing())
-
-    def note(self, job: Job, seconds: float) -> None:
-        """Count a run that took `seconds`; 0 for a run that was found."""
-        self._left[job.scheme] -= 1
-        if seconds > 0:
-            self._seconds.setdefault(job.scheme, []).append(seconds)
-        self._progress(self.standing())
-
-    def standing(self) -> Standing:
-        """Tell how far it is: the time so far × work left / work done."""
-        done = self._total - self._left.total()
-        if not self._seconds:
-            return Standing(done, self._total)
-        spent = list(chain(*self._seconds.values()))
-        means = {scheme: fmean(each) for scheme, each in self._seconds.items()}
-        ahead = sum(n * means.get(scheme, fmean(spent)) for scheme, n in self._left.items())
-        elapsed = time.monotonic() - self._begin
-        return Standing(done, self._total, elapsed * ahead / sum(spent))

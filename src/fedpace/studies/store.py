@@ -28,7 +28,7 @@ from fedpace.studies.study import Study
 
 # What names a configuration without changing a number.
 NAMES = {"name", "title", "paper", "paper_loss"}
-# Seconds. A run is a few hundred kilobytes: whoever has not written them by now is gone.
+# Seconds. A run is a few hundred kilobytes: no write takes longer.
 LONGEST_WRITE = 3600.0
 # What is kept of a profile besides β/α.
 COLUMNS = ("weights", "times", "grad_norms")
@@ -66,16 +66,15 @@ def run_key(study: Study, scheme: str, seed: int) -> str:
 class Store:
     """The runs in a directory.
 
-    A file is written beside its place, flushed to the disk and moved there, so that it is whole
-    or absent even after a loss of power. Its name is the key of the run and a checksum of the
-    contents, so that damage of any kind is seen. Several processes may write at once: each has
-    its own file until the move, and the same run moved twice is the same run.
+    A file is flushed to the disk beside its place and moved there: it is whole or absent even after
+    a loss of power. Its name is the run's key and a checksum of the contents, which shows damage of
+    any kind. Several processes may write at once: each has its own file until the move.
     """
 
     directory: Path
 
     def find(self, key: str) -> Path | None:
-        """Return the file of a run, if it is there."""
+        """Return the file of a run, or None."""
         return next(iter(sorted(self._folder.glob(f"{key}-*.npz"))), None)
 
     def save(self, study: Study, scheme: str, seed: int, outcome: Outcome) -> Path:
@@ -114,7 +113,7 @@ class Store:
             raise InputError(f"{path}: cannot be removed: {error.strerror}; remove it") from error
 
     def keys(self) -> set[str]:
-        """Return the keys of all runs that are there; no file is opened."""
+        """Return the keys of all stored runs; no file is opened."""
         return {_key_of(path) for path in self._folder.glob("*.npz")}
 
     def runs(
@@ -122,7 +121,7 @@ class Store:
     ) -> Iterator[StoredRun]:
         """Read every run once, or those of some keys, in the order of the files' names.
 
-        A file that cannot be read is told to `warn`, a DamagedRunWarning by default, and left out.
+        Files that cannot be read are left out and reported to `warn`, or as DamagedRunWarning.
         """
         seen: set[str] = set()
         for path in sorted(self._folder.glob("*.npz")):
@@ -174,7 +173,7 @@ def _key_of(path: Path) -> str:
 
 
 def _left_behind(path: Path) -> bool:
-    """Tell whether nobody writes this file: its process is gone, or it is older than any write."""
+    """Tell whether a file was abandoned: its process is gone, or it is older than any write."""
     if time.time() - path.stat().st_mtime > LONGEST_WRITE:
         return True
     process = path.stem.rpartition("-")[2]

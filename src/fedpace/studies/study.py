@@ -1,4 +1,4 @@
-"""A study: what is trained on what, until when, and what the paper reports for it."""
+"""A study: data, model, devices, stopping rule, and what the paper reports for it."""
 
 import tomllib
 from collections.abc import Iterable
@@ -223,18 +223,15 @@ def _values_of(name_or_path: str) -> dict[str, Any]:
     try:
         values = tomllib.loads(_text_of(name_or_path))
     except tomllib.TOMLDecodeError as error:
-        raise InputError(
-            f"{name_or_path}: is not TOML: {error}; see the setups in fedpace"
-        ) from None
+        problem = f"is not TOML: {error}"
+        raise InputError(f"{name_or_path}: {problem}; see the setups in fedpace") from None
     base = values.pop("base", None)
     if base is None:
         return values
-    if base not in setups() or base == name_or_path:
-        others = [each for each in setups() if each != name_or_path]
-        raise InputError(
-            f"{name_or_path}: base must be a setup that comes with fedpace, got {base!r}; "
-            f"{nearest(str(base), others)}"
-        )
+    others = [each for each in setups() if each != name_or_path]
+    if base not in others:
+        got = f"{base!r}; {nearest(str(base), others)}"
+        raise InputError(f"{name_or_path}: base must be a setup that comes with fedpace, got {got}")
     return _merged(_values_of(base), values)
 
 
@@ -251,10 +248,8 @@ def _text_of(name_or_path: str) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{name_or_path}: cannot be read: {error}; give a TOML file") from None
     if name_or_path not in setups():
-        raise InputError(
-            f"setup must be a known name or a .toml file, got '{name_or_path}'; "
-            f"{nearest(name_or_path, setups())}"
-        )
+        got = f"'{name_or_path}'; {nearest(name_or_path, setups())}"
+        raise InputError(f"setup must be a known name or a .toml file, got {got}")
     return (SETUPS / f"{name_or_path}.toml").read_text(encoding="utf-8")
 
 
