@@ -9,26 +9,21 @@ from typing import Any
 import numpy as np
 
 from fedpace.checks import FloatArray
-from fedpace.report.curves import Abscissa, Ordinate, curve
+from fedpace.report.curves import Abscissa, Curve, Ordinate, panel
 from fedpace.report.figures import colour
 from fedpace.report.sensitivity import (
     Sensitivity,
     baseline_seconds,
-    chosen_span,
     places,
     sensitivities,
+    star_places,
 )
 from fedpace.report.setups import Setup, Sweep, optimising
 from fedpace.report.study_figures import (
     LABELS,
     chances_title,
-    drawable,
     drawn_clients,
-    pilot_ends,
     relative_importance,
-    scale,
-    target_text,
-    target_value,
 )
 from fedpace.report.summary import BASELINE, Summary
 from fedpace.studies.store import StoredRun
@@ -53,22 +48,19 @@ TICKS = [digit * 10.0**power for power in range(-4, 5) for digit in (1, 1.5, 2, 
 
 def curve_plot(summary: Summary, y: Ordinate, x: Abscissa) -> Plot:
     """Return every scheme's mean and band, the target, and where pilots end."""
-    data = [
-        trace
-        for scheme in drawable(summary.setup, y)
-        for trace in _curve(summary.setup, scheme, y, x)
-    ]
+    shown = panel(summary, y, x)
+    form = ".1f" if y == "accuracy" else ".3f"
+    data = [trace for name, line in shown.curves.items() for trace in _curve(name, line, form)]
+    data += [_arrival(name, mean, shown.target) for name, mean in shown.arrivals.items()]
     layout = blank_layout(LABELS[x], LABELS[y])
     layout["xaxis"] |= {"rangemode": "tozero", "hoverformat": ",.0f"}
     layout["hovermode"] = "x unified"
     if y == "loss":
         layout["yaxis"] |= {"type": "log", "tickmode": "array", "tickvals": TICKS}
-        data += _arrivals(summary, x)
-    for end in pilot_ends(summary.setup, x):
+    for end in shown.pilots:
         _mark(layout, "pilots end", x=end)
-    target = target_value(summary, y)
-    if math.isfinite(target):
-        _mark(layout, target_text(target, y), y=target, log=y == "loss", below=y == "loss")
+    if math.isfinite(shown.target):
+        _mark(layout, shown.target_text, y=shown.target, log=y == "loss", below=y == "loss")
     return {"data": data, "layout": layout}
 
 
@@ -93,13 +85,11 @@ def sensitivity_plot(sweep: Sweep) -> Plot:
     return {"data": data, "layout": layout}
 
 
-def _curve(setup: Setup, scheme: str, y: Ordinate, x: Abscissa) -> list[Plot]:
-    line, factor = curve(setup.of(scheme), y, x), scale(y)
-    form = ".1f" if y == "accuracy" else ".3f"
+def _curve(scheme: str, line: Curve, form: str) -> list[Plot]:
     band = trace_of(
         scheme,
         x=numbers([*line.x, *line.x[::-1]]),
-        y=numbers(factor * value for value in [*line.low, *line.high[::-1]]),
+        y=numbers([*line.low, *line.high[::-1]]),
         fill="toself",
         fillcolor=f"{colour(scheme)}26",  # 15 % opaque
         line={"width": 0},
@@ -109,7 +99,7 @@ def _curve(setup: Setup, scheme: str, y: Ordinate, x: Abscissa) -> list[Plot]:
     mean = trace_of(
         scheme,
         x=numbers(line.x),
-        y=numbers(factor * line.mean),
+        y=numbers(line.mean),
         mode="lines",
         line={"color": colour(scheme), "width": 2, "dash": DASHES.get(scheme, "solid")},
         hovertemplate=f"%{{y:{form}}}",
@@ -117,21 +107,15 @@ def _curve(setup: Setup, scheme: str, y: Ordinate, x: Abscissa) -> list[Plot]:
     return [band, mean]
 
 
-def _arrivals(summary: Summary, x: Abscissa) -> list[Plot]:
-    loss = target_value(summary, "loss")
-    means = ((row.scheme, row.seconds if x == "seconds" else row.rounds) for row in summary.rows)
-    return [
-        trace_of(
-            scheme,
-            x=numbers([mean.value]),
-            y=[loss],
-            mode="markers",
-            marker={"color": colour(scheme), "size": 9, "line": {"color": "white", "width": 1}},
-            hoverinfo="skip",
-        )
-        for scheme, mean in means
-        if math.isfinite(mean.value)
-    ]
+def _arrival(scheme: str, mean: float, loss: float) -> Plot:
+    return trace_of(
+        scheme,
+        x=numbers([mean]),
+        y=[loss],
+        mode="markers",
+        marker={"color": colour(scheme), "size": 9, "line": {"color": "white", "width": 1}},
+        hoverinfo="skip",
+    )
 
 
 def _chances(scheme: str, run: StoredRun, q: FloatArray) -> Plot:
@@ -175,8 +159,7 @@ def _sensitivity(sweep: Sweep, line: Sensitivity) -> list[Plot]:
     )
     if not line.chosen:
         return [given]
-    span = chosen_span(line)
-    low, middle, high = places([*sweep.values, span.low, span.value, span.high])[-3:]
+    low, middle, high = star_places(sweep, line)
     star = trace_of(
         line.scheme,
         x=[middle],

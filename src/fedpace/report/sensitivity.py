@@ -36,9 +36,8 @@ def places(values: Sequence[float]) -> list[float]:
     >>> places([0.0, 0.3, 1.0])
     [0.1, 0.3, 1.0]
     """
-    positive = [value for value in values if value > 0]
-    zero = min(positive, default=1.0) / 3
-    return [value if value > 0 else round(zero, 12) for value in values]
+    zero = round(min((value for value in values if value > 0), default=1.0) / 3, 12)
+    return [value if value > 0 else zero for value in values]
 
 
 def estimate_note(sweep: Sweep) -> str:
@@ -46,15 +45,13 @@ def estimate_note(sweep: Sweep) -> str:
     lines = sensitivities(sweep)
     total = sum(len(line.chosen) for line in lines)
     default = sum(line.defaults for line in lines)
-    return f"Star: c estimated; not identified, so near S₀, in {default} of {total} runs" * (
-        total > 0
-    )
+    note = f"Star: c estimated; not identified, so near S₀, in {default} of {total} runs"
+    return note if total else ""
 
 
-def chosen_span(line: Sensitivity) -> Interval:
-    """Return the median estimate of c/S_0 and its central 80 % over seeds."""
-    low, middle, high = np.percentile(line.chosen, (10, 50, 90)).tolist()
-    return Interval(middle, low, high, len(line.chosen))
+def star_places(sweep: Sweep, line: Sensitivity) -> list[float]:
+    """Return where the estimates of c/S_0 go: their median, between the ends of 80 % of them."""
+    return places([*sweep.values, *np.percentile(line.chosen, (10, 50, 90)).tolist()])[-3:]
 
 
 def baseline_seconds(sweep: Sweep) -> Interval:
