@@ -112,12 +112,9 @@ def own_rounds(run: StoredRun) -> list[Row]:
 
 def pilots_end(runs: Sequence[StoredRun], x: Abscissa) -> float:
     """Return where the pilots were over, averaged over runs; NaN for runs without any."""
-    ends = []
-    for run in runs:
-        rows = own_rounds(run) if x == "round" else run.history.rows
-        pilots = [row for row in rows if row.phase.startswith("pilot") and row.round > 0]
-        if pilots:
-            ends.append(getattr(pilots[-1], x))
+    ways = [own_rounds(run) if x == "round" else run.history.rows for run in runs]
+    pilots = [[row for row in way if row.phase.startswith("pilot") and row.round] for way in ways]
+    ends = [getattr(rows[-1], x) for rows in pilots if rows]
     return float(np.mean(ends)) if ends else math.nan
 
 

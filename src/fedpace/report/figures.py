@@ -90,14 +90,8 @@ def plan_figure(rows: Sequence[Prediction], *, k: int) -> Figure:
     axes = figure.add_subplot()
     for scheme in dict.fromkeys(row.scheme for row in rows):
         mine = [row for row in rows if row.scheme == scheme]
-        axes.plot(
-            [row.k for row in mine],
-            [row.relative_time for row in mine],
-            color=colour(scheme),
-            label=scheme,
-            marker="o",
-            markersize=4,
-        )
+        k_values, times = [row.k for row in mine], [row.relative_time for row in mine]
+        axes.plot(k_values, times, color=colour(scheme), label=scheme, marker="o", markersize=4)
     best = min(rows, key=lambda row: row.relative_time)
     axes.plot(best.k, best.relative_time, "*", color=colour(best.scheme), markersize=16, zorder=5)
     with_k = "" if best.scheme == "full" else f" with K = {best.k:,}"

@@ -15,6 +15,7 @@ class Sensitivity(NamedTuple):
     """Seconds to the target of a scheme over given c/S_0, and with c estimated.
 
     `chosen` holds the estimates of c/S_0 by seed order, `defaults` how many are the default.
+    `star` says where they go on the axis: their median, between the ends of the central 80 %.
     """
 
     scheme: str
@@ -22,6 +23,7 @@ class Sensitivity(NamedTuple):
     estimated: Interval
     chosen: list[float]
     defaults: int
+    star: list[float]
 
 
 def sensitivities(sweep: Sweep) -> list[Sensitivity]:
@@ -49,11 +51,6 @@ def estimate_note(sweep: Sweep) -> str:
     return note if total else ""
 
 
-def star_places(sweep: Sweep, line: Sensitivity) -> list[float]:
-    """Return where the estimates of c/S_0 go: their median, between the ends of 80 % of them."""
-    return places([*sweep.values, *np.percentile(line.chosen, (10, 50, 90)).tolist()])[-3:]
-
-
 def baseline_seconds(sweep: Sweep) -> Interval:
     """Return uniform's time to the target in the same setup, which does not depend on c."""
     if sweep.base is None:
@@ -63,11 +60,15 @@ def baseline_seconds(sweep: Sweep) -> Interval:
 
 def _sensitivity(sweep: Sweep, scheme: str) -> Sensitivity:
     runs = [] if sweep.base is None else sweep.base.of(scheme)
-    estimates = [(run.ratio, float(run.profile.importance.sum()) ** 2) for run in runs]
+    chosen = [
+        run.ratio.value / float(run.profile.importance.sum()) ** 2 for run in runs if run.ratio
+    ]
+    span = np.percentile(chosen, (10, 50, 90)).tolist() if chosen else []
     return Sensitivity(
         scheme,
         [mean_interval(times_of(setup.of(scheme)).gross.values()) for setup in sweep.members],
         mean_interval(times_of(runs).gross.values()),
-        [ratio.value / scale for ratio, scale in estimates if ratio is not None],
-        sum(ratio is not None and not ratio.identified for ratio, _ in estimates),
+        chosen,
+        sum(run.ratio is not None and not run.ratio.identified for run in runs),
+        places([*sweep.values, *span])[len(sweep.values) :],
     )

@@ -19,7 +19,6 @@ from fedpace.report.sensitivity import (
     estimate_note,
     places,
     sensitivities,
-    star_places,
 )
 from fedpace.report.setups import Setup, Sweep, optimising
 from fedpace.report.summary import BASELINE, Summary
@@ -186,8 +185,8 @@ def _draw_sensitivity(axes: Axes, sweep: Sweep, line: Sensitivity, aside: float)
     axes.errorbar(x, y, yerr=np.nan_to_num(ends.T), color=mine, marker="o", markersize=4,
                   linewidth=1.4, capsize=3, label=line.scheme,
                   linestyle=DASHES.get(line.scheme, "-"))  # fmt: skip
-    if line.chosen:
-        low, middle, high = star_places(sweep, line)
+    if line.star:
+        low, middle, high = line.star
         axes.errorbar(middle, line.estimated.value, xerr=[[middle - low], [high - middle]],
                       color=mine, marker="*", markersize=15, markeredgecolor="black",
                       capsize=4, zorder=5)  # fmt: skip
