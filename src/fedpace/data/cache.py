@@ -83,18 +83,8 @@ def fetch(
 ) -> list[Path]:
     """Fetch a dataset's files into the first of its places, and return where they are.
 
-    A file with the right checksum is left alone; an interrupted one is continued.
-
-    Parameters
-    ----------
-    name : str
-        One of `DATASETS`.
-    progress : function, optional
-        Called as bytes come in.
-    address : str, optional
-        A mirror's folder; the official address by default.
-    timeout : float
-        Seconds without an answer after which to give up.
+    A file with the right checksum is left alone; an interrupted one is continued. `address` is a
+    mirror's folder; without an answer for `timeout` seconds, give up.
     """
     if name not in DATASETS:
         raise InputError(f"dataset must be a known name, got '{name}'; {nearest(name, DATASETS)}")

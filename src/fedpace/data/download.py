@@ -43,9 +43,10 @@ def _append(url: str, part: Path, progress: Progress, timeout: float) -> None:
     with answer:
         length = answer.headers.get("Content-Length", "")
         total = done + int(length) if length.isdecimal() else None
+        read = _network_errors(url, part)(answer.read)
         with part.open("ab" if done else "wb", buffering=0) as file:
             progress(part.stem, done, total)
-            while block := _next_block(answer, url, part):
+            while block := read(CHUNK):
                 file.write(block)
                 done += len(block)
                 progress(part.stem, done, total)
@@ -75,11 +76,6 @@ def _asked(url: str, start: int, timeout: float) -> tuple[http.client.HTTPRespon
     if not start:
         raise ConnectionError("the server sent a part of the file without being asked to")
     return _asked(url, 0, timeout)
-
-
-def _next_block(answer: http.client.HTTPResponse, url: str, part: Path) -> bytes:
-    with _network_errors(url, part):
-        return answer.read(CHUNK)
 
 
 @contextmanager

@@ -49,18 +49,10 @@ def read_idx(
     """Read an array of bytes from an idx file, compressed with gzip or plain.
 
     The file must hold neither less nor more than its header claims. Before memory is taken, the
-    claim is checked against `limit` and against what a file of this length can hold.
+    claim is checked against `limit`, in bytes, and against what a file of this length can hold.
 
-    Parameters
-    ----------
-    path : Path
-        The file, or a zip archive.
-    member : str, optional
-        The file within the archive; nothing is unpacked to disk.
-    keep : array of bool, optional
-        Which entries of the first dimension to return; the others take no memory.
-    limit : int
-        Bytes that the array may have.
+    If `path` is a zip archive, `member` is the file within; nothing is unpacked to disk. `keep`
+    says which entries of the first dimension to return; the others take no memory.
 
     References
     ----------
@@ -178,24 +170,14 @@ def _product(shape: tuple[int, ...]) -> str:
 def _read_rows(
     stream: io.BufferedIOBase, name: str, shape: tuple[int, ...], keep: NDArray[np.bool_] | None
 ) -> NDArray[np.uint8]:
-    """Read the array, and make sure that nothing follows it."""
+    """Read the entries to keep, and make sure that nothing follows the last."""
     if keep is None:
-        array = _filled(stream, np.empty(shape, dtype=np.uint8), name)
-    elif keep.shape == shape[:1]:
-        array = _read_kept(stream, name, shape, keep)
-    else:
+        keep = np.broadcast_to(True, shape[:1])  # which takes no memory
+    if keep.shape != shape[:1]:
         raise InputError(
             f"{name}: must hold {keep.size:,} entries, got {shape[0]:,}; "
             "give images and labels of the same split"
         )
-    if stream.read(1):
-        raise InputError(f"{name}: must end after {_product(shape)}, got more; get the file again")
-    return array
-
-
-def _read_kept(
-    stream: io.BufferedIOBase, name: str, shape: tuple[int, ...], keep: NDArray[np.bool_]
-) -> NDArray[np.uint8]:
     array = np.empty((int(keep.sum()), *shape[1:]), dtype=np.uint8)
     rows = max(1, CHUNK // math.prod(shape[1:]))
     block = np.empty((min(rows, shape[0]), *shape[1:]), dtype=np.uint8)
@@ -205,6 +187,8 @@ def _read_kept(
         chosen = _filled(stream, block[: wanted.size], name)[wanted]
         array[done : done + len(chosen)] = chosen
         done += len(chosen)
+    if stream.read(1):
+        raise InputError(f"{name}: must end after {_product(shape)}, got more; get the file again")
     return array
 
 

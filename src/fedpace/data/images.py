@@ -84,23 +84,10 @@ def image_split(
 ) -> Split:
     """Deal images out to clients of few classes, who train on `sizes` of them each.
 
-    No image is dealt out twice. See `classes_per_client` for how many classes a client has.
+    No image is dealt out twice. A client holds back the share `test_share` of its samples:
+    `sizes` are the other 1 − test_share. It has `fewest` to `most` classes: see
+    `classes_per_client`.
 
-    Parameters
-    ----------
-    pool : Pool
-        What is dealt out.
-    sizes : array of N
-        Training samples per client.
-    rng : Generator
-        The stream of the data.
-    fewest, most : int
-        Bounds of a client's number of classes.
-    test_share : float in (0, 1)
-        Share of a client's samples that it holds back: sizes are the other 1 − test_share.
-
-    Examples
-    --------
     >>> pool = Pool(np.eye(40, dtype=np.float32), np.repeat([0, 1], 20), ("a", "b"))
     >>> split = image_split(pool, [18, 9], np.random.default_rng(0), fewest=1, most=2)
     >>> split.train.sizes, split.test.sizes

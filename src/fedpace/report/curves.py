@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from fedpace.checks import FloatArray
 from fedpace.report.setups import Setup
+from fedpace.report.summary import Summary
 from fedpace.rounds.rows import Row
 from fedpace.studies.store import StoredRun
 
@@ -17,6 +18,8 @@ from fedpace.studies.store import StoredRun
 GRID_POINTS = 300
 # The band holds the middle 80 % of the runs: their spread, which more seeds do not shrink.
 BAND = (10, 90)
+# Two ends of pilots are one where the later is later by no more than this part.
+NEAR = 0.1
 
 Ordinate = Literal["loss", "accuracy"]
 Abscissa = Literal["seconds", "round"]
@@ -31,15 +34,48 @@ class Curve(NamedTuple):
     high: FloatArray
 
 
+class Panel(NamedTuple):
+    """What a figure shows, accuracy in percent: the curve of each scheme, and marks.
+
+    `target` is NaN if there is none. `arrivals` are the mean arrivals at the target loss, by
+    scheme; `pilots` the places where pilots end.
+    """
+
+    curves: dict[str, Curve]
+    target: float
+    target_text: str
+    arrivals: dict[str, float]
+    pilots: list[float]
+
+
+def panel(summary: Summary, y: Ordinate, x: Abscissa) -> Panel:
+    """Collect what the figure of a quantity against time or rounds shows."""
+    setup = summary.setup
+    runs = {scheme: setup.of(scheme) for scheme in setup.schemes}
+    curves = {scheme: curve(each, y, x) for scheme, each in runs.items() if has(each, y)}
+    pilots = _places(pilots_end(each, x) for each in runs.values())
+    if y == "accuracy":
+        target = 100 * summary.accuracy.value
+        percent = {
+            name: Curve(at, *(100 * each for each in ys)) for name, (at, *ys) in curves.items()
+        }
+        return Panel(percent, target, f"target accuracy {target:.1f} %", {}, pilots)
+    loss = setup.study.stop.loss
+    if loss is None:
+        return Panel(curves, math.nan, "", {}, pilots)
+    means = {row.scheme: row.seconds if x == "seconds" else row.rounds for row in summary.rows}
+    arrivals = {name: mean.value for name, mean in means.items() if math.isfinite(mean.value)}
+    return Panel(curves, loss, f"target loss {loss:g}", arrivals, pilots)
+
+
 def curve(runs: Sequence[StoredRun], y: Ordinate, x: Abscissa) -> Curve:
     """Return the mean and the band of runs, at least one of which has the quantity.
 
-    What is known at a time is the last evaluation before it, so each run is a step function. A
-    run that has ended keeps its last value, for otherwise only the slow ones would be averaged;
-    the curve ends where fewer than half of the runs are still going.
+    Each run is a step function: at a time, the last evaluation before it counts. A run that has
+    ended keeps its last value, or else only the slow ones would be averaged; the curve ends where
+    fewer than half of the runs are still going.
     """
-    paths = [_path(run, y, x) for run in runs]
-    paths = [(xs, ys) for xs, ys in paths if xs.size]
+    paths = [path for run in runs if (path := _path(run, y, x))[0].size]
     start = max(xs[0] for xs, _ in paths)
     end = sorted(xs[-1] for xs, _ in paths)[len(paths) // 2]
     grid = np.linspace(start, max(start, end), GRID_POINTS)
@@ -67,24 +103,28 @@ def shows_accuracy(setup: Setup) -> bool:
 def own_rounds(run: StoredRun) -> list[Row]:
     """Return the rows on the way of the final model: of the pilots, the one trained on from."""
     rows = run.history.rows
-    pilots = {
-        name: [row for row in rows[1:] if row.phase == name]
-        for name in ("pilot-uniform", "pilot-weighted")
-    }
+    phases = ("pilot-uniform", "pilot-weighted")
+    pilots = [[row for row in rows[1:] if row.phase == name] for name in phases]
     # The better pilot goes on, the first of two equal ones: see estimation.pilots.
-    best = min(pilots.values(), key=_last_loss)
+    best = min(pilots, key=_last_loss)
     return [rows[0], *best, *(row for row in rows[1:] if not row.phase.startswith("pilot"))]
 
 
 def pilots_end(runs: Sequence[StoredRun], x: Abscissa) -> float:
     """Return where the pilots were over, averaged over runs; NaN for runs without any."""
-    ends = []
-    for run in runs:
-        rows = own_rounds(run) if x == "round" else run.history.rows
-        pilots = [row for row in rows if row.phase.startswith("pilot") and row.round > 0]
-        if pilots:
-            ends.append(getattr(pilots[-1], x))
+    ways = [own_rounds(run) if x == "round" else run.history.rows for run in runs]
+    pilots = [[row for row in way if row.phase.startswith("pilot") and row.round] for way in ways]
+    ends = [getattr(rows[-1], x) for rows in pilots if rows]
     return float(np.mean(ends)) if ends else math.nan
+
+
+def _places(ends: Iterable[float]) -> list[float]:
+    """Return distinct ends of pilots: measured clocks differ a little where schemes drew alike."""
+    places: list[float] = []
+    for end in sorted(filter(math.isfinite, ends)):
+        if not places or end > (1 + NEAR) * places[-1]:
+            places.append(round(end, 9))
+    return places
 
 
 def _path(run: StoredRun, y: Ordinate, x: Abscissa) -> tuple[FloatArray, FloatArray]:
@@ -93,17 +133,10 @@ def _path(run: StoredRun, y: Ordinate, x: Abscissa) -> tuple[FloatArray, FloatAr
         if len(rows) > 1:
             rows = rows[1:]  # the initial model has all classes tied: no accuracy to speak of
         rows = [row for row in rows if not math.isnan(row.accuracy)]
-    elif _evaluates(run):
-        rows = [row for row in rows if row.evaluated]
-    return (
-        np.array([getattr(row, x) for row in rows], dtype=np.float64),
-        np.array([getattr(row, y) for row in rows], dtype=np.float64),
-    )
-
-
-def _evaluates(run: StoredRun) -> bool:
-    """Tell whether rounds were evaluated: then what clients reported in between is left out."""
-    return run.study.network is None or run.study.network.evaluate_every > 0
+    elif run.study.network is None or run.study.network.evaluate_every > 0:
+        rows = [row for row in rows if row.evaluated]  # without what clients report in between
+    xs, ys = (np.array([getattr(row, name) for row in rows], dtype=np.float64) for name in (x, y))
+    return xs, ys
 
 
 def _last_loss(pilot: Sequence[Row]) -> float:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 from zlib import crc32
 
 import numpy as np
 
-from fedpace.checks import FloatArray
-from fedpace.errors import InputError, MissingExtraError
+from fedpace.checks import FloatArray, IntArray
+from fedpace.errors import InputError, needs
 from fedpace.files import write_whole
 from fedpace.profile import Profile
 from fedpace.sampling.plan import Prediction
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.collections import PathCollection
     from matplotlib.figure import Figure
 
 # More points than this only make one blob, and a vector file of a hundred megabytes.
@@ -57,36 +59,17 @@ def probabilities_figure(profile: Profile, q: FloatArray, *, scheme: str, k: int
     """Draw each client's probability against its time, coloured by its importance."""
     figure = new_figure(7.0, 4.5)
     axes = figure.add_subplot(xscale="log", yscale="log")
-    shown = np.arange(profile.n)
-    note = ""
+    shown, note = np.arange(profile.n), ""
     if profile.n > MOST_POINTS:
         shown = np.random.default_rng(0).choice(profile.n, MOST_POINTS, replace=False)
         note = f"\n({MOST_POINTS:,} of the clients shown)"
-    importance = profile.importance
-    share = importance / importance.sum() * profile.n
+    share = profile.importance / profile.importance.sum() * profile.n
     # The most important last, on top.
     shown = shown[np.argsort(share[shown])]
-    points = axes.scatter(
-        profile.times[shown],
-        q[shown],
-        c=share[shown],
-        norm="log",
-        cmap="viridis",
-        s=max(6.0, 36.0 * (100 / max(shown.size, 100)) ** 0.5),
-        edgecolors="none",
-        rasterized=shown.size > 2_000,
-    )
-    axes.axhline(1 / profile.n, color="0.5", linewidth=0.8, linestyle="--", zorder=0)
-    axes.annotate(
-        "uniform, 1/N",
-        xy=(1, 1 / profile.n),
-        xycoords=axes.get_yaxis_transform(),
-        xytext=(-4, 3),
-        textcoords="offset points",
-        ha="right",
-        color="0.4",
-        fontsize="small",
-    )
+    size = max(6.0, 36.0 * (100 / max(shown.size, 100)) ** 0.5)
+    style = {"s": size, "norm": "log", "rasterized": shown.size > 2_000}
+    points = draw_points(axes, profile.times, q, share, shown, **style)
+    label(axes, "uniform, 1/N", (1, 1 / profile.n), (-4, 3), ha="right", color="0.4")
     clients = "1 client" if profile.n == 1 else f"{profile.n:,} clients"
     low, high = axes.get_ylim()
     axes.set(
@@ -107,14 +90,8 @@ def plan_figure(rows: Sequence[Prediction], *, k: int) -> Figure:
     axes = figure.add_subplot()
     for scheme in dict.fromkeys(row.scheme for row in rows):
         mine = [row for row in rows if row.scheme == scheme]
-        axes.plot(
-            [row.k for row in mine],
-            [row.relative_time for row in mine],
-            color=colour(scheme),
-            label=scheme,
-            marker="o",
-            markersize=4,
-        )
+        k_values, times = [row.k for row in mine], [row.relative_time for row in mine]
+        axes.plot(k_values, times, color=colour(scheme), label=scheme, marker="o", markersize=4)
     best = min(rows, key=lambda row: row.relative_time)
     axes.plot(best.k, best.relative_time, "*", color=colour(best.scheme), markersize=16, zorder=5)
     with_k = "" if best.scheme == "full" else f" with K = {best.k:,}"
@@ -160,12 +137,33 @@ def plain_numbers(axis: Axis, *, steps: tuple[float, ...] | None = None) -> None
     axis.set_minor_formatter(NullFormatter())
 
 
+def draw_points(
+    axes: Axes, times: FloatArray, q: FloatArray, share: FloatArray, shown: IntArray, **style: Any
+) -> PathCollection:
+    """Draw the probabilities of the clients shown, coloured by their share, and a line at 1/N."""
+    style |= {"c": share[shown], "cmap": "viridis", "edgecolors": "none"}
+    points = axes.scatter(times[shown], q[shown], **style)
+    axes.axhline(1 / q.size, color="0.5", linewidth=0.8, linestyle="--", zorder=0)
+    return points
+
+
+def label(
+    axes: Axes,
+    text: str,
+    at: tuple[float, float],
+    shift: tuple[float, float],
+    *,
+    along: Literal["x", "y"] = "y",
+    **style: Any,
+) -> None:
+    """Write beside a line: `at` counts along one axis, and as a share of the other."""
+    place = axes.get_yaxis_transform() if along == "y" else axes.get_xaxis_transform()
+    style |= {"textcoords": "offset points", "fontsize": "small"}
+    axes.annotate(text, at, shift, xycoords=place, **style)
+
+
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure, or say which extra brings Matplotlib."""
-    try:
+    with needs("figures need Matplotlib", "report"):
         from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError(
-            "figures need Matplotlib; install it with: pip install 'fedpace[report]'"
-        ) from None
     return Figure(figsize=(width, height), layout="constrained")

@@ -6,17 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedpace.report.setups import Setup
+from fedpace.report.setups import MEASURED, Setup
 from fedpace.studies.store import StoredRun
 from fedpace.studies.study import Study
-
-# Where the times come from, by `network.how`.
-PLACES = {
-    "namespaces": "devices in network namespaces",
-    "paced": "devices on one machine that keep to their rates",
-    "devices": "real devices",
-    "flower": "clients of a Flower federation",
-}
 
 
 class Fared(NamedTuple):
@@ -36,13 +28,12 @@ def fared(runs: Sequence[StoredRun]) -> Fared:
     """Count the replies over all rounds of the runs."""
     rows = [row for run in runs for row in run.history.rows if row.round > 0]
     missing = sum(row.missing.size for row in rows)
-    return Fared(
-        sum(row.clients.size for row in rows) + missing,
-        missing,
-        sum(row.refused.size for row in rows),
-        _megabytes(sum(int(row.bytes_down.sum()) for row in rows), len(rows)),
-        _megabytes(sum(int(row.bytes_up.sum()) for row in rows), len(rows)),
+    asked = sum(row.clients.size for row in rows) + missing
+    down, up = (
+        sum(int(getattr(row, name).sum()) for row in rows) for name in ("bytes_down", "bytes_up")
     )
+    per_round = [total / 1e6 / len(rows) if total else math.nan for total in (down, up)]
+    return Fared(asked, missing, sum(row.refused.size for row in rows), *per_round)
 
 
 def how_measured(study: Study) -> str:
@@ -56,17 +47,21 @@ def how_measured(study: Study) -> str:
         return ""
     scale = study.network.time_scale
     stands = f"; time scale {scale:g}: one second here stands for {1 / scale:.3g} s"
-    return f"Measured, {PLACES[study.network.how]}{'' if scale == 1 else stands}."
+    return f"Measured, {MEASURED[study.network.how][1]}{'' if scale == 1 else stands}."
 
 
 def replies_line(setup: Setup) -> str:
     """Return how replies fared, all schemes together, in one sentence."""
     every = fared(setup.runs)
+    missing = f"{every.missing:,} missing"
+    if every.missing:
+        share = f"{100 * every.missing / every.asked:.2g} %"
+        missing += f" ({share}), {every.refused:,} of them refused"
     sizes = [fared(setup.of(scheme)) for scheme in setup.schemes]
     down = _span([each.megabytes_down for each in sizes])
     up = _span([each.megabytes_up for each in sizes])
-    bytes_text = f"; {down} MB down and {up} MB up per round" if down else ""
-    return f"Replies: {_counts(every)}{bytes_text}."
+    crossed = f"; {down} MB down and {up} MB up per round" if down else ""
+    return f"Replies: {every.asked:,} asked for, {missing}{crossed}."
 
 
 def measured_line(setup: Setup) -> list[str]:
@@ -85,44 +80,34 @@ def measured_notes(setup: Setup) -> list[str]:
         lines[0] += " The paper's seconds are as published."
     lines.append(replies_line(setup))
     if len(setup.schemes) > 1:
-        parts = (f"{scheme} {_by_scheme(fared(setup.of(scheme)))}" for scheme in setup.schemes)
-        lines.append(f"By scheme: {'; '.join(parts)}.")
-    return [*lines, *_evaluation(study.network.evaluate_every)]
-
-
-def _evaluation(every: int) -> list[str]:
-    if every == 1:
-        return []
+        parts = "; ".join(_by_scheme(scheme, fared(setup.of(scheme))) for scheme in setup.schemes)
+        lines.append(f"By scheme: {parts}.")
+    every = study.network.evaluate_every
     if every == 0:
-        return [
+        lines.append(
             "Losses are estimated from those that the drawn clients report; the whole model was "
             "evaluated at the start, and where the estimate had passed the target."
-        ]
-    return [
-        f"The whole model was evaluated in every {_ordinal(every)} round, and where the loss that "
-        "the drawn clients report had passed the target; curves show these rounds alone."
-    ]
+        )
+    elif every > 1:
+        lines.append(
+            f"The whole model was evaluated in every {_ordinal(every)} round, and where the loss "
+            "that the drawn clients report had passed the target; curves show these rounds alone."
+        )
+    return lines
 
 
-def _counts(each: Fared) -> str:
-    share = f" ({100 * each.missing / each.asked:.2g} %)" if each.missing else ""
-    refused = f", {each.refused:,} of them refused" if each.missing else ""
-    return f"{each.asked:,} asked for, {each.missing:,} missing{share}{refused}"
-
-
-def _by_scheme(each: Fared) -> str:
-    size = f", {each.megabytes_down:.3g} MB down, {each.megabytes_up:.3g} MB up"
-    known = not math.isnan(each.megabytes_down)
-    return f"{each.asked:,} asked, {each.missing:,} missing{size * known}"
+def _by_scheme(scheme: str, each: Fared) -> str:
+    text = f"{scheme} {each.asked:,} asked, {each.missing:,} missing"
+    if math.isnan(each.megabytes_down):
+        return text
+    return f"{text}, {each.megabytes_down:.3g} MB down, {each.megabytes_up:.3g} MB up"
 
 
 def _span(values: Sequence[float]) -> str:
     """Return the values as "3.1", or "3.1 to 31" where they differ; empty if none is known."""
-    known = [value for value in values if math.isfinite(value)]
-    if not known:
-        return ""
-    low, high = f"{min(known):.3g}", f"{max(known):.3g}"
-    return low if low == high else f"{low} to {high}"
+    known = sorted(filter(math.isfinite, values))
+    ends = dict.fromkeys(f"{value:.3g}" for value in (*known[:1], *known[-1:]))
+    return " to ".join(ends)
 
 
 def _ordinal(number: int) -> str:
@@ -133,7 +118,3 @@ def _ordinal(number: int) -> str:
     """
     ending = "th" if number // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
-
-
-def _megabytes(total: int, rounds: int) -> float:
-    return total / 1e6 / rounds if total else math.nan

@@ -12,13 +12,13 @@ from pathlib import Path
 from string import Template
 
 import fedpace
-from fedpace.errors import MissingExtraError
+from fedpace.errors import needs
 from fedpace.report.figures import colour
 from fedpace.report.plots import Plot, chances_plots, curve_plot, sensitivity_plot
 from fedpace.report.rerun import NO_COMMAND, command, toml
 from fedpace.report.sensitivity import estimate_note
 from fedpace.report.setups import Setup, Sweep
-from fedpace.report.study_figures import shown_curves
+from fedpace.report.study_figures import TARGET_NOTE, shown_curves
 from fedpace.report.study_tables import heading, html_table, notes, sweep_table
 from fedpace.report.summary import Summary
 from fedpace.report.timeline import timelines
@@ -30,7 +30,6 @@ TITLES = {
     "loss-rounds": "Loss against rounds",
 }
 BAND = "Lines: mean over seeds; bands: central 80 % of the runs."
-DOTS = " Dots: mean arrival at the target."
 STAR = (
     "Points: mean over seeds, bars: its 95 % interval; star's bar: central 80 % of the estimates."
 )
@@ -44,21 +43,15 @@ def page(
 ) -> str:
     """Return a page that needs nothing but itself: no network, no other file.
 
-    Parameters
-    ----------
-    summaries : sequence of Summary
-        One section each.
-    sweeps : sequence of Sweep
-        The sensitivity to c, one section each.
-    runs_in, files_in : Path
-        The directories of the runs and of the configurations, for the command that makes them
-        again.
+    Every summary has a section, and every sweep. `runs_in` and `files_in` are the directories of
+    the runs and of the configurations, for the command that makes them again.
     """
     plots: dict[str, Plot] = {}
-    sections = [
-        _setup_section(summary, plots, _again(summary.setup, runs_in, files_in))
-        for summary in summaries
-    ]
+    sections = []
+    for summary in summaries:
+        file = files_in / f"{summary.setup.slug}.toml"
+        again = command(summary.setup, file=str(file), out=str(runs_in))
+        sections.append(_setup_section(summary, plots, again))
     sections += [_sweep_section(sweep, plots) for sweep in sweeps]
     runs = sum(len(summary.setup.runs) for summary in summaries)
     runs += sum(len(setup.runs) for sweep in sweeps for setup in sweep.members)
@@ -71,7 +64,8 @@ def page(
         style=_part("page.css"),
         script=_part("page.js"),
         sections="\n".join(sections),
-        plots=_embedded(plots),
+        # "</script>" in a name would end the element that holds the data.
+        plots=json.dumps(plots, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
         plotly=_plotly(),
     )
 
@@ -79,7 +73,7 @@ def page(
 def _setup_section(summary: Summary, plots: dict[str, Plot], again: str) -> str:
     setup = summary.setup
     figures = [
-        _figure(plots, TITLES[name], BAND + DOTS * (y == "loss"), curve_plot(summary, y, x))
+        _figure(plots, TITLES[name], BAND + TARGET_NOTE * (y == "loss"), curve_plot(summary, y, x))
         for name, y, x in shown_curves(setup)
     ]
     figures += [_figure(plots, name, CHANCES, plot) for name, plot in chances_plots(setup)]
@@ -100,10 +94,6 @@ def _setup_section(summary: Summary, plots: dict[str, Plot], again: str) -> str:
 {f"<pre>{html.escape(again)}</pre>" if again else f"<p>{NO_COMMAND}</p>"}
 <details><summary>Configuration</summary><pre>{html.escape(toml(setup.study))}</pre></details>
 </section>"""
-
-
-def _again(setup: Setup, runs_in: Path, files_in: Path) -> str:
-    return command(setup, file=str(files_in / f"{setup.slug}.toml"), out=str(runs_in))
 
 
 def _sweep_section(sweep: Sweep, plots: dict[str, Plot]) -> str:
@@ -147,11 +137,6 @@ def _legend(schemes: Sequence[str]) -> str:
     return f'<div class="legend" role="group" aria-label="Schemes shown">{buttons}</div>'
 
 
-def _embedded(plots: dict[str, Plot]) -> str:
-    # "</script>" in a name would end the element that holds the data.
-    return json.dumps(plots, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-
-
 def _part(name: str) -> str:
     return (resources.files("fedpace.report") / name).read_text(encoding="utf-8")
 
@@ -160,17 +145,11 @@ def _versions(setups: Sequence[Setup]) -> str:
     made = ", ".join(sorted({setup.version for setup in setups}))
     tools = [f"Python {platform.python_version()}"]
     tools += [f"{name} {metadata.version(name)}" for name in PACKAGES if find_spec(name)]
-    return (
-        f"Runs made with fedpace {made}. Page made with fedpace {fedpace.__version__}, "
-        f"{', '.join(tools)}."
-    )
+    page_by = ", ".join([f"fedpace {fedpace.__version__}", *tools])
+    return f"Runs made with fedpace {made}. Page made with {page_by}."
 
 
 def _plotly() -> str:
-    try:
+    with needs("the page needs Plotly", "report"):
         from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise MissingExtraError(
-            "the page needs Plotly; install it with: pip install 'fedpace[report]'"
-        ) from None
     return str(get_plotlyjs())

@@ -9,27 +9,11 @@ from typing import Any
 import numpy as np
 
 from fedpace.checks import FloatArray
-from fedpace.report.curves import Abscissa, Ordinate, curve
+from fedpace.report.curves import Abscissa, Curve, Ordinate, panel
 from fedpace.report.figures import colour
-from fedpace.report.sensitivity import (
-    Sensitivity,
-    baseline_seconds,
-    chosen_span,
-    places,
-    sensitivities,
-)
+from fedpace.report.sensitivity import Sensitivity, baseline_seconds, places, sensitivities
 from fedpace.report.setups import Setup, Sweep, optimising
-from fedpace.report.study_figures import (
-    LABELS,
-    chances_title,
-    drawable,
-    drawn_clients,
-    pilot_ends,
-    relative_importance,
-    scale,
-    target_text,
-    target_value,
-)
+from fedpace.report.study_figures import LABELS, chances_title, drawn_clients, relative_importance
 from fedpace.report.summary import BASELINE, Summary
 from fedpace.studies.store import StoredRun
 
@@ -47,28 +31,29 @@ COLOUR_BAR = {
 DASHES = {"weighted": "dash", "statistical": "dashdot", "optimal-max": "longdash"}
 GREY = "#555"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+# Of shapes, and of letters to the right of their x.
+FULL_HEIGHT = {"y0": 0, "y1": 1, "yref": "paper", "layer": "below"}
+TOP = {"y": 1, "yref": "paper", "xanchor": "left", "yanchor": "top"}
 # Where a logarithmic axis of losses has numbers.
 TICKS = [digit * 10.0**power for power in range(-4, 5) for digit in (1, 1.5, 2, 3, 5, 7)]
 
 
 def curve_plot(summary: Summary, y: Ordinate, x: Abscissa) -> Plot:
     """Return every scheme's mean and band, the target, and where pilots end."""
-    data = [
-        trace
-        for scheme in drawable(summary.setup, y)
-        for trace in _curve(summary.setup, scheme, y, x)
-    ]
+    shown = panel(summary, y, x)
+    form = ".1f" if y == "accuracy" else ".3f"
+    data = [trace for name, line in shown.curves.items() for trace in _curve(name, line, form)]
+    data += [_arrival(name, mean, shown.target) for name, mean in shown.arrivals.items()]
     layout = blank_layout(LABELS[x], LABELS[y])
     layout["xaxis"] |= {"rangemode": "tozero", "hoverformat": ",.0f"}
     layout["hovermode"] = "x unified"
     if y == "loss":
         layout["yaxis"] |= {"type": "log", "tickmode": "array", "tickvals": TICKS}
-        data += _arrivals(summary, x)
-    for end in pilot_ends(summary.setup, x):
-        _mark(layout, "pilots end", x=end)
-    target = target_value(summary, y)
-    if math.isfinite(target):
-        _mark(layout, target_text(target, y), y=target, log=y == "loss", below=y == "loss")
+    for end in shown.pilots:
+        draw_upright(layout, end, color=GREY, width=1, dash="dot")
+        write(layout, "pilots end", x=end, **TOP)
+    if math.isfinite(shown.target):
+        _draw_level(layout, shown.target_text, shown.target, below=y == "loss")
     return {"data": data, "layout": layout}
 
 
@@ -89,17 +74,15 @@ def sensitivity_plot(sweep: Sweep) -> Plot:
     layout["yaxis"] |= {"rangemode": "tozero"}
     seconds = baseline_seconds(sweep).value
     if math.isfinite(seconds):
-        _mark(layout, f"{BASELINE} {seconds:,.0f} s", y=seconds)
+        _draw_level(layout, f"{BASELINE} {seconds:,.0f} s", seconds)
     return {"data": data, "layout": layout}
 
 
-def _curve(setup: Setup, scheme: str, y: Ordinate, x: Abscissa) -> list[Plot]:
-    line, factor = curve(setup.of(scheme), y, x), scale(y)
-    form = ".1f" if y == "accuracy" else ".3f"
+def _curve(scheme: str, line: Curve, form: str) -> list[Plot]:
     band = trace_of(
         scheme,
         x=numbers([*line.x, *line.x[::-1]]),
-        y=numbers(factor * value for value in [*line.low, *line.high[::-1]]),
+        y=numbers([*line.low, *line.high[::-1]]),
         fill="toself",
         fillcolor=f"{colour(scheme)}26",  # 15 % opaque
         line={"width": 0},
@@ -109,7 +92,7 @@ def _curve(setup: Setup, scheme: str, y: Ordinate, x: Abscissa) -> list[Plot]:
     mean = trace_of(
         scheme,
         x=numbers(line.x),
-        y=numbers(factor * line.mean),
+        y=numbers(line.mean),
         mode="lines",
         line={"color": colour(scheme), "width": 2, "dash": DASHES.get(scheme, "solid")},
         hovertemplate=f"%{{y:{form}}}",
@@ -117,21 +100,15 @@ def _curve(setup: Setup, scheme: str, y: Ordinate, x: Abscissa) -> list[Plot]:
     return [band, mean]
 
 
-def _arrivals(summary: Summary, x: Abscissa) -> list[Plot]:
-    loss = target_value(summary, "loss")
-    means = ((row.scheme, row.seconds if x == "seconds" else row.rounds) for row in summary.rows)
-    return [
-        trace_of(
-            scheme,
-            x=numbers([mean.value]),
-            y=[loss],
-            mode="markers",
-            marker={"color": colour(scheme), "size": 9, "line": {"color": "white", "width": 1}},
-            hoverinfo="skip",
-        )
-        for scheme, mean in means
-        if math.isfinite(mean.value)
-    ]
+def _arrival(scheme: str, mean: float, loss: float) -> Plot:
+    return trace_of(
+        scheme,
+        x=numbers([mean]),
+        y=[loss],
+        mode="markers",
+        marker={"color": colour(scheme), "size": 9, "line": {"color": "white", "width": 1}},
+        hoverinfo="skip",
+    )
 
 
 def _chances(scheme: str, run: StoredRun, q: FloatArray) -> Plot:
@@ -157,37 +134,32 @@ def _chances(scheme: str, run: StoredRun, q: FloatArray) -> Plot:
     layout = blank_layout("round time of the client, s", "probability per draw, q")
     for axis in ("xaxis", "yaxis"):
         layout[axis] |= {"type": "log", "dtick": 1, "tickformat": "~g"}
-    _mark(layout, "uniform, 1/N", y=1 / q.size, log=True)
+    _draw_level(layout, "uniform, 1/N", 1 / q.size)
     return {"data": [points], "layout": layout}
 
 
 def _sensitivity(sweep: Sweep, line: Sensitivity) -> list[Plot]:
-    seconds = line.seconds
-    above = numbers(point.high - point.value for point in seconds)
+    mine = colour(line.scheme)
+    above = numbers(point.high - point.value for point in line.seconds)
     given = trace_of(
         line.scheme,
         x=numbers(places(sweep.values)),
-        y=numbers(point.value for point in seconds),
+        y=numbers(point.value for point in line.seconds),
         mode="lines+markers",
-        line={"color": colour(line.scheme), "dash": DASHES.get(line.scheme, "solid")},
+        line={"color": mine, "dash": DASHES.get(line.scheme, "solid")},
         error_y={"type": "data", "array": above, "thickness": 1},
         hovertemplate="c = %{x:.3g} S₀: %{y:,.0f} s",
     )
-    if not line.chosen:
+    if not line.star:
         return [given]
-    span = chosen_span(line)
-    low, middle, high = places([*sweep.values, span.low, span.value, span.high])[-3:]
+    low, middle, high = line.star
+    edge = {"color": "black", "width": 1}
     star = trace_of(
         line.scheme,
         x=[middle],
         y=numbers([line.estimated.value]),
         mode="markers",
-        marker={
-            "symbol": "star",
-            "size": 16,
-            "color": colour(line.scheme),
-            "line": {"color": "black", "width": 1},
-        },
+        marker={"symbol": "star", "size": 16, "color": mine, "line": edge},
         error_x={"type": "data", "array": [high - middle], "arrayminus": [middle - low]},
         hovertemplate="c estimated, median %{x:.3g} S₀: %{y:,.0f} s",
     )
@@ -215,29 +187,26 @@ def blank_layout(x: str, y: str) -> Plot:
     }
 
 
-def _mark(
-    layout: Plot,
-    text: str,
-    *,
-    x: float | None = None,
-    y: float | None = None,
-    log: bool = False,
-    below: bool = False,
-) -> None:
-    """Draw a line across the plot at x or y, with a label."""
-    line = {"color": GREY, "width": 1, "dash": "dot" if y is None else "dash"}
-    label: Plot = {"text": text, "showarrow": False, "font": {"size": 12, "color": GREY}}
-    if y is None:
-        place: Plot = {"x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper"}
-        label |= {"x": x, "y": 1, "yref": "paper", "xanchor": "left", "yanchor": "top"}
-    else:
-        place = {"y0": y, "y1": y, "x0": 0, "x1": 1, "xref": "paper"}
-        # On a logarithmic axis Plotly places lines by value, but labels by logarithm.
-        height = math.log10(y) if log else y
-        label |= {"y": height, "yanchor": "top" if below else "bottom"}
-        label |= {"x": 1, "xref": "paper", "xanchor": "right"}
-    layout["shapes"].append({"type": "line", "line": line, "layer": "below", **place})
-    layout["annotations"].append(label)
+def _draw_level(layout: Plot, text: str, y: float, *, below: bool = False) -> None:
+    """Draw a line across the plot at y, with a label at its right end."""
+    line = {"color": GREY, "width": 1, "dash": "dash"}
+    ends = {"y0": y, "y1": y, "x0": 0, "x1": 1, "xref": "paper"}
+    layout["shapes"].append({"type": "line", "line": line, "layer": "below", **ends})
+    # On a logarithmic axis Plotly places lines by value, but labels by logarithm.
+    height = math.log10(y) if layout["yaxis"].get("type") == "log" else y
+    anchors = {"xanchor": "right", "yanchor": "top" if below else "bottom"}
+    write(layout, text, x=1, xref="paper", y=height, **anchors)
+
+
+def draw_upright(layout: Plot, x: float | None, **line: Any) -> None:
+    """Draw a line from the bottom of the plot to its top."""
+    layout["shapes"].append({"type": "line", "line": line, "x0": x, "x1": x, **FULL_HEIGHT})
+
+
+def write(layout: Plot, text: str, **place: Any) -> None:
+    """Write small grey letters into the plot."""
+    font = {"size": 12, "color": GREY}
+    layout["annotations"].append({"text": text, "showarrow": False, "font": font, **place})
 
 
 def numbers(values: Iterable[float]) -> list[float | None]:

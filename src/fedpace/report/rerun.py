@@ -10,7 +10,7 @@ from typing import Any
 from fedpace.report.setups import Setup, flat
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.studies.store import NAMES
-from fedpace.studies.study import NetworkSection, Study, load_study, setups
+from fedpace.studies.study import Study, load_study, setups
 
 # What is said instead of a command.
 NO_COMMAND = (
@@ -32,7 +32,10 @@ def command(setup: Setup, *, file: str, out: str) -> str:
         return shlex.join(["fedpace", "run", source, *_which(setup), *changes, "--out", out])
     if network.how == "flower":
         return ""
-    run = ["fedpace", "lab", "run", source, *_which(setup), *changes, *_terms(network)]
+    run = ["fedpace", "lab", "run", source, *_which(setup), *changes]
+    run += ["--evaluate-every", str(network.evaluate_every)]
+    if network.deadline is not None:
+        run += ["--deadline", repr(network.deadline)]
     if network.how == "devices":
         # Where and with which certificates is not known here.
         run += ["--listen", "HOST:PORT", "--devices", str(setup.runs[0].profile.n)]
@@ -55,11 +58,6 @@ def _which(setup: Setup) -> list[str]:
     schemes = "all" if setup.schemes == list(SCHEMES) else ",".join(setup.schemes)
     words = ["--schemes", schemes, "--seeds", str(last - first + 1)]
     return [*words, "--first-seed", str(first)] if first else words
-
-
-def _terms(network: NetworkSection) -> list[str]:
-    words = ["--evaluate-every", str(network.evaluate_every)]
-    return words if network.deadline is None else [*words, "--deadline", repr(network.deadline)]
 
 
 def overrides(study: Study) -> list[str]:

@@ -15,6 +15,7 @@ class Sensitivity(NamedTuple):
     """Seconds to the target of a scheme over given c/S_0, and with c estimated.
 
     `chosen` holds the estimates of c/S_0 by seed order, `defaults` how many are the default.
+    `star` says where they go on the axis: their median, between the ends of the central 80 %.
     """
 
     scheme: str
@@ -22,6 +23,7 @@ class Sensitivity(NamedTuple):
     estimated: Interval
     chosen: list[float]
     defaults: int
+    star: list[float]
 
 
 def sensitivities(sweep: Sweep) -> list[Sensitivity]:
@@ -36,9 +38,8 @@ def places(values: Sequence[float]) -> list[float]:
     >>> places([0.0, 0.3, 1.0])
     [0.1, 0.3, 1.0]
     """
-    positive = [value for value in values if value > 0]
-    zero = min(positive, default=1.0) / 3
-    return [value if value > 0 else round(zero, 12) for value in values]
+    zero = round(min((value for value in values if value > 0), default=1.0) / 3, 12)
+    return [value if value > 0 else zero for value in values]
 
 
 def estimate_note(sweep: Sweep) -> str:
@@ -46,15 +47,8 @@ def estimate_note(sweep: Sweep) -> str:
     lines = sensitivities(sweep)
     total = sum(len(line.chosen) for line in lines)
     default = sum(line.defaults for line in lines)
-    return f"Star: c estimated; not identified, so near S₀, in {default} of {total} runs" * (
-        total > 0
-    )
-
-
-def chosen_span(line: Sensitivity) -> Interval:
-    """Return the median estimate of c/S_0 and its central 80 % over seeds."""
-    low, middle, high = np.percentile(line.chosen, (10, 50, 90)).tolist()
-    return Interval(middle, low, high, len(line.chosen))
+    note = f"Star: c estimated; not identified, so near S₀, in {default} of {total} runs"
+    return note if total else ""
 
 
 def baseline_seconds(sweep: Sweep) -> Interval:
@@ -66,11 +60,15 @@ def baseline_seconds(sweep: Sweep) -> Interval:
 
 def _sensitivity(sweep: Sweep, scheme: str) -> Sensitivity:
     runs = [] if sweep.base is None else sweep.base.of(scheme)
-    estimates = [(run.ratio, float(run.profile.importance.sum()) ** 2) for run in runs]
+    chosen = [
+        run.ratio.value / float(run.profile.importance.sum()) ** 2 for run in runs if run.ratio
+    ]
+    span = np.percentile(chosen, (10, 50, 90)).tolist() if chosen else []
     return Sensitivity(
         scheme,
         [mean_interval(times_of(setup.of(scheme)).gross.values()) for setup in sweep.members],
         mean_interval(times_of(runs).gross.values()),
-        [ratio.value / scale for ratio, scale in estimates if ratio is not None],
-        sum(ratio is not None and not ratio.identified for ratio, _ in estimates),
+        chosen,
+        sum(run.ratio is not None and not run.ratio.identified for run in runs),
+        places([*sweep.values, *span])[len(sweep.values) :],
     )

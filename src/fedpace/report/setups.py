@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from fedpace.checks import FloatArray
@@ -14,14 +15,12 @@ from fedpace.studies.store import NAMES, StoredRun
 from fedpace.studies.study import Study
 
 SWEPT = "sampling.c_over_s0"
-# Of a field that the other setup does not have; None says that it has no value.
-NOT_THERE = object()
-# How runs were measured, by `network.how`, in few words: they are in the names of files.
+# How runs were measured, by `network.how`: in few words, for names of files, and on what.
 MEASURED = {
-    "namespaces": "measured in namespaces",
-    "paced": "measured with paced devices",
-    "devices": "measured on devices",
-    "flower": "measured with Flower",
+    "namespaces": ("in namespaces", "devices in network namespaces"),
+    "paced": ("with paced devices", "devices on one machine that keep to their rates"),
+    "devices": ("on devices", "real devices"),
+    "flower": ("with Flower", "clients of a Flower federation"),
 }
 
 
@@ -74,19 +73,19 @@ def setups_of(runs: Iterable[StoredRun]) -> list[Setup]:
     for run in runs:
         groups.setdefault(_key(_settings(run)), {}).setdefault((run.scheme, run.seed), run)
     largest_first = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
-    mixed = _mixed(next(iter(group.values())).study for group in groups.values())
+    ordered = [tuple(group.values()) for _, group in largest_first]
+    kinds = {(group[0].study.name, group[0].study.network is None) for group in ordered}
     firsts: dict[str, StoredRun] = {}
     alike: dict[tuple[str, bool], StoredRun] = {}
     setups: list[Setup] = []
-    for _, group in largest_first:
-        run = next(iter(group.values()))
-        first = firsts.setdefault(run.study.name, run)
-        like = alike.setdefault((run.study.name, run.study.network is None), run)
+    for group in ordered:
+        run, name, simulated = group[0], group[0].study.name, group[0].study.network is None
+        first, like = firsts.setdefault(name, run), alike.setdefault((name, simulated), run)
+        made = [how_made(run.study)] if (name, not simulated) in kinds else []
         differences = _differences(_but_for_network(first, like), _settings(run))
-        kind = [how_made(run.study)] if run.study.name in mixed else []
-        label = ", ".join([run.study.name, *kind, *differences])
+        label = ", ".join([name, *made, *differences])
         slug = _slug(label, {setup.slug for setup in setups})
-        setups.append(Setup(run.study, run.version, label, slug, tuple(group.values())))
+        setups.append(Setup(run.study, run.version, label, slug, group))
     return setups
 
 
@@ -102,13 +101,10 @@ def without_sweeps(setups: list[Setup]) -> tuple[list[Setup], list[Sweep]]:
 
 
 def optimising(setup: Setup) -> list[tuple[str, StoredRun, FloatArray]]:
-    """Return each scheme that weighs time or importance, with its first run and its q."""
-    firsts = [(scheme, setup.of(scheme)[0]) for scheme in setup.schemes]
-    return [
-        (scheme, run, run.q)
-        for scheme, run in firsts
-        if run.q is not None and not _counts_only(scheme)
-    ]
+    """Return each scheme that may weigh time or importance, with its first run and its q."""
+    do_not = {name for name, scheme in SCHEMES.items() if needs_counts_only(scheme)}
+    firsts = [setup.of(scheme)[0] for scheme in setup.schemes if scheme not in do_not]
+    return [(run.scheme, run, run.q) for run in firsts if run.q is not None]
 
 
 def how_made(study: Study) -> str:
@@ -122,7 +118,7 @@ def how_made(study: Study) -> str:
         return "simulated"
     scale = study.network.time_scale
     slower = "" if scale == 1 else f", time scale {scale:g}"
-    return f"{MEASURED[study.network.how]}{slower}"
+    return f"measured {MEASURED[study.network.how][0]}{slower}"
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -133,19 +129,16 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """
     result: dict[str, Any] = {}
     for name, value in values.items():
-        if isinstance(value, dict):
-            result |= flat(value, f"{prefix}{name}.")
-        else:
-            result[prefix + name] = value
+        nested = isinstance(value, dict)
+        result |= flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}
     return result
 
 
 def _sweep(family: list[Setup]) -> Sweep | None:
-    given = [setup for setup in family if setup.study.sampling.c_over_s0 is not None]
     base = next((setup for setup in family if setup.study.sampling.c_over_s0 is None), None)
-    if len(given) < 2:
-        return None
-    return Sweep(base, tuple(sorted(given, key=lambda each: each.study.sampling.c_over_s0 or 0.0)))
+    given = tuple(setup for setup in family if setup.study.sampling.c_over_s0 is not None)
+    by_c = sorted(given, key=lambda setup: setup.study.sampling.c_over_s0 or 0.0)
+    return Sweep(base, tuple(by_c)) if len(given) > 1 else None
 
 
 def _settings(run: StoredRun) -> dict[str, Any]:
@@ -163,31 +156,16 @@ def _key(settings: Mapping[str, Any]) -> str:
     return json.dumps(settings, sort_keys=True)
 
 
-def _mixed(studies: Iterable[Study]) -> set[str]:
-    """Return the names of which there are both measured and simulated runs."""
-    kinds: dict[str, set[bool]] = {}
-    for study in studies:
-        kinds.setdefault(study.name, set()).add(study.network is None)
-    return {name for name, kind in kinds.items() if len(kind) == 2}
-
-
 def _differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     return [
         f"{name} = {'none' if value is None else value}"
         for name, value in second.items()
-        if first.get(name, NOT_THERE) != value
+        if name not in first or first[name] != value
     ]
 
 
 def _slug(label: str, taken: set[str]) -> str:
     """Return a short file name that no other setup has."""
     plain = re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.")[:60] or "setup"
-    count = 1
-    while (slug := plain if count == 1 else f"{plain}-{count}") in taken:
-        count += 1
-    return slug
-
-
-def _counts_only(scheme: str) -> bool:
-    """Tell whether a scheme of fedpace's looks at sample counts alone; a user's may not."""
-    return scheme in SCHEMES and needs_counts_only(SCHEMES[scheme])
+    slugs = (plain if number == 1 else f"{plain}-{number}" for number in count(1))
+    return next(slug for slug in slugs if slug not in taken)

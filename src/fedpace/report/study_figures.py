@@ -10,34 +10,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpace.checks import FloatArray, IntArray
-from fedpace.report.curves import (
-    Abscissa,
-    Curve,
-    Ordinate,
-    curve,
-    has,
-    pilots_end,
-    shows_accuracy,
-)
-from fedpace.report.figures import colour, new_figure, plain_numbers, save
+from fedpace.report.curves import Abscissa, Ordinate, Panel, panel, shows_accuracy
+from fedpace.report.figures import colour, draw_points, label, new_figure, plain_numbers, save
 from fedpace.report.measured import how_measured
 from fedpace.report.sensitivity import (
     Sensitivity,
     baseline_seconds,
-    chosen_span,
     estimate_note,
     places,
     sensitivities,
 )
 from fedpace.report.setups import Setup, Sweep, optimising
-from fedpace.report.summary import BASELINE, Interval, Summary
+from fedpace.report.summary import BASELINE, Summary
 from fedpace.report.timeline import timelines
 from fedpace.report.timeline_figure import timeline_figure
 from fedpace.studies.store import StoredRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
 
 # Told apart by more than colour, in print too.
@@ -56,58 +46,19 @@ LABELS = {
 }
 BAND_NOTE = "Lines: mean over seeds. Bands: central 80 % of the runs."
 TARGET_NOTE = " Dots: mean arrival at the target."
+SENSITIVITY_NOTE = (
+    "Points: mean over seeds, bars: its 95 % interval. "
+    "The star's bar: central 80 % of the estimates."
+)
 # More points than this only make one blob, and a page that is slow to open.
 MOST_CLIENTS = 5_000
 FORMATS = ("png", "pdf")
-# Two ends of pilots are one where the later is later by no more than this part.
-NEAR = 0.1
-
-
-def scale(y: Ordinate) -> float:
-    """Return what a quantity is multiplied by to be shown: accuracy is in percent."""
-    return 100.0 if y == "accuracy" else 1.0
-
-
-def target_value(summary: Summary, y: Ordinate) -> float:
-    """Return where the target line of a figure is, in the figure's unit; NaN without one."""
-    loss = summary.setup.study.stop.loss
-    if y == "accuracy":
-        return scale(y) * summary.accuracy.value
-    return math.nan if loss is None else loss
-
-
-def target_text(value: float, y: Ordinate) -> str:
-    """Return the label of a target line.
-
-    >>> target_text(78.49, "accuracy"), target_text(0.78, "loss")
-    ('target accuracy 78.5 %', 'target loss 0.78')
-    """
-    return f"target accuracy {value:.1f} %" if y == "accuracy" else f"target loss {value:g}"
-
-
-def pilot_ends(setup: Setup, x: Abscissa) -> list[float]:
-    """Return where pilots end, averaged over seeds: one place if all schemes share the pilots.
-
-    Measured clocks differ a little between schemes that drew alike: what is as near as a tenth is
-    one place.
-    """
-    ends = (pilots_end(setup.of(scheme), x) for scheme in setup.schemes)
-    places: list[float] = []
-    for end in sorted(each for each in ends if math.isfinite(each)):
-        if not places or end > (1 + NEAR) * places[-1]:
-            places.append(round(end, 9))
-    return places
 
 
 def shown_curves(setup: Setup) -> list[tuple[str, Ordinate, Abscissa]]:
     """Return which of the three figures there is something to draw for."""
     accuracy = shows_accuracy(setup)
     return [each for each in CURVES if accuracy or each[1] != "accuracy"]
-
-
-def drawable(setup: Setup, y: Ordinate) -> list[str]:
-    """Return the schemes of which the quantity is known."""
-    return [scheme for scheme in setup.schemes if has(setup.of(scheme), y)]
 
 
 def write_figures(summaries: list[Summary], sweeps: list[Sweep], folder: Path) -> Iterator[Path]:
@@ -129,16 +80,22 @@ def curve_figure(summary: Summary, y: Ordinate, x: Abscissa) -> Figure:
     """Draw every scheme's mean and band, the target, and where pilots end."""
     figure = new_figure(7.2, 4.4)
     axes = figure.add_subplot()
-    for scheme in drawable(summary.setup, y):
-        _draw_curve(axes, curve(summary.setup.of(scheme), y, x), scheme, scale(y))
+    shown = panel(summary, y, x)
+    for scheme, line in shown.curves.items():
+        mine, dash = colour(scheme), DASHES.get(scheme, "-")
+        axes.plot(line.x, line.mean, color=mine, linestyle=dash, linewidth=1.6, label=scheme)
+        axes.fill_between(line.x, line.low, line.high, color=mine, alpha=0.15, linewidth=0)
     axes.set(xlabel=LABELS[x], ylabel=LABELS[y], title=summary.setup.study.title)
     if y == "loss":
         axes.set_yscale("log")
         plain_numbers(axes.yaxis, steps=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0))
-    _draw_target(axes, summary, y, x)
-    _draw_pilots(axes, summary.setup, x)
+    if math.isfinite(shown.target):
+        _draw_target(axes, shown, above=y == "accuracy")
+    for end in shown.pilots:
+        axes.axvline(end, color="0.55", linewidth=0.9, linestyle=":", zorder=1)
+        label(axes, "pilots end", (end, 0.99), (3, 0), along="x", va="top", color="0.35")
     axes.set_xlim(left=0)  # last, for it ends the search for a right end that shows everything
-    note = BAND_NOTE + (TARGET_NOTE if y == "loss" else "")
+    note = BAND_NOTE + TARGET_NOTE * (y == "loss")
     _finish(figure, axes, note=f"{note}\n{how_measured(summary.setup.study)}".rstrip())
     return figure
 
@@ -147,21 +104,19 @@ def chances_figure(setup: Setup) -> Figure:
     """Draw the probabilities of each optimising scheme against time, coloured by importance."""
     shown = optimising(setup)
     figure = new_figure(3.3 * len(shown) + 1.2, 3.9)
+    from matplotlib.colors import LogNorm  # now that it is known to be there
+
     panels = figure.subplots(1, len(shown), sharex=True, sharey=True, squeeze=False)[0]
     shares = [relative_importance(run) for _, run, _ in shown]
-    norm = _log_norm(np.concatenate(shares))
+    norm = LogNorm(min(map(np.min, shares)), max(map(np.max, shares)))  # one for all panels
     for axes, share, (scheme, run, q) in zip(panels, shares, shown, strict=True):
-        order = drawn_clients(share)
-        points = axes.scatter(run.profile.times[order], q[order], c=share[order], norm=norm,
-                              cmap="viridis", s=26, edgecolors="none")  # fmt: skip
-        axes.axhline(1 / q.size, color="0.5", linewidth=0.8, linestyle="--", zorder=0)
+        clients = drawn_clients(share)
+        points = draw_points(axes, run.profile.times, q, share, clients, s=26, norm=norm)
         axes.set(xscale="log", yscale="log", xlabel="round time of the client, s")
         axes.set_title(chances_title(scheme, run), fontsize="medium", loc="left")
         axes.grid(alpha=0.2)
     panels[0].set_ylabel("probability per draw, q")
-    panels[0].annotate("uniform, 1/N", (0.02, 1 / q.size), (0, 3), fontsize="small", color="0.35",
-                       xycoords=panels[0].get_yaxis_transform(),
-                       textcoords="offset points")  # fmt: skip
+    label(panels[0], "uniform, 1/N", (0.02, 1 / q.size), (0, 3), color="0.35")
     bar = figure.colorbar(points, ax=panels.tolist(), label="importance p·G, mean = 1")
     plain_numbers(panels[0].xaxis, steps=(1.0,))
     plain_numbers(panels[0].yaxis, steps=(1.0,))
@@ -187,9 +142,7 @@ def drawn_clients(share: FloatArray) -> IntArray:
 
 def relative_importance(run: StoredRun) -> FloatArray:
     """Return p_i G_i relative to its mean over the clients."""
-    importance = run.profile.importance
-    share: FloatArray = importance / importance.mean()
-    return share
+    return np.asarray(run.profile.importance / run.profile.importance.mean())
 
 
 def sensitivity_figure(sweep: Sweep) -> Figure:
@@ -200,83 +153,43 @@ def sensitivity_figure(sweep: Sweep) -> Figure:
     for index, line in enumerate(lines):
         # Beside one another, so that no bar hides another.
         _draw_sensitivity(axes, sweep, line, 1.05 ** (index - (len(lines) - 1) / 2))
-    _draw_baseline(axes, sweep)
+    seconds = baseline_seconds(sweep).value
+    if math.isfinite(seconds):
+        axes.axhline(seconds, color=colour(BASELINE), linestyle=":", label=BASELINE)
     axes.set(xscale="log", xlabel="c / S₀, given", ylabel="time to the target, s")
     axes.set_ylim(bottom=0)
     axes.set_xticks(places(sweep.values), [f"{value:g}" for value in sweep.values])
     axes.minorticks_off()
     axes.set_title(f"{sweep.members[0].study.title}\n{estimate_note(sweep)}".strip())
-    _finish(figure, axes, note="Points: mean over seeds, bars: its 95 % interval. "
-            "The star's bar: central 80 % of the estimates.")  # fmt: skip
+    _finish(figure, axes, note=SENSITIVITY_NOTE)
     return figure
 
 
-def _draw_curve(axes: Axes, line: Curve, scheme: str, factor: float) -> None:
-    mine = colour(scheme)
-    axes.plot(line.x, factor * line.mean, color=mine, linestyle=DASHES.get(scheme, "-"),
-              linewidth=1.6, label=scheme)  # fmt: skip
-    axes.fill_between(line.x, factor * line.low, factor * line.high, color=mine, alpha=0.15,
-                      linewidth=0)  # fmt: skip
-
-
-def _draw_target(axes: Axes, summary: Summary, y: Ordinate, x: Abscissa) -> None:
-    value = target_value(summary, y)
-    if not math.isfinite(value):
-        return
-    axes.axhline(value, color="0.3", linewidth=0.9, linestyle=(0, (6, 3)), zorder=1)
-    axes.annotate(
-        target_text(value, y),
-        (0.99, value),
-        (0, 3 if y == "accuracy" else -3),
-        xycoords=axes.get_yaxis_transform(),
-        textcoords="offset points",
-        ha="right",
-        va="bottom" if y == "accuracy" else "top",
-        fontsize="small",
-        color="0.2",
-    )
+def _draw_target(axes: Axes, shown: Panel, *, above: bool) -> None:
+    place, shift = (0.99, shown.target), (0, 3 if above else -3)
+    axes.axhline(shown.target, color="0.3", linewidth=0.9, linestyle=(0, (6, 3)), zorder=1)
+    va = "bottom" if above else "top"
+    label(axes, shown.target_text, place, shift, ha="right", va=va, color="0.2")
     axes.margins(y=0.1)
-    if y == "loss":
-        for row in summary.rows:
-            mean = (row.seconds if x == "seconds" else row.rounds).value
-            axes.plot(mean, value, "o", color=colour(row.scheme), markersize=6,
-                      markeredgecolor="white", zorder=4)  # fmt: skip
-
-
-def _draw_pilots(axes: Axes, setup: Setup, x: Abscissa) -> None:
-    """Mark where pilots end, once for all schemes that share them."""
-    for end in pilot_ends(setup, x):
-        axes.axvline(end, color="0.55", linewidth=0.9, linestyle=":", zorder=1)
-        axes.annotate("pilots end", (end, 0.99), (3, 0), xycoords=axes.get_xaxis_transform(),
-                      textcoords="offset points", va="top", fontsize="small",
-                      color="0.35")  # fmt: skip
+    for scheme, mean in shown.arrivals.items():
+        axes.plot(mean, shown.target, "o", color=colour(scheme), markersize=6,
+                  markeredgecolor="white", zorder=4)  # fmt: skip
 
 
 def _draw_sensitivity(axes: Axes, sweep: Sweep, line: Sensitivity, aside: float) -> None:
     mine = colour(line.scheme)
     x = [aside * place for place in places(sweep.values)]
     y = [point.value for point in line.seconds]
-    axes.errorbar(x, y, yerr=_bars(line.seconds), color=mine, marker="o", markersize=4,
+    ends = np.array([(point.value - point.low, point.high - point.value) for point in line.seconds])
+    # A point without an interval has no bar.
+    axes.errorbar(x, y, yerr=np.nan_to_num(ends.T), color=mine, marker="o", markersize=4,
                   linewidth=1.4, capsize=3, label=line.scheme,
                   linestyle=DASHES.get(line.scheme, "-"))  # fmt: skip
-    if line.chosen:
-        span = chosen_span(line)
-        low, middle, high = places([*sweep.values, span.low, span.value, span.high])[-3:]
+    if line.star:
+        low, middle, high = line.star
         axes.errorbar(middle, line.estimated.value, xerr=[[middle - low], [high - middle]],
                       color=mine, marker="*", markersize=15, markeredgecolor="black",
                       capsize=4, zorder=5)  # fmt: skip
-
-
-def _draw_baseline(axes: Axes, sweep: Sweep) -> None:
-    seconds = baseline_seconds(sweep).value
-    if math.isfinite(seconds):
-        axes.axhline(seconds, color=colour(BASELINE), linestyle=":", label=BASELINE)
-
-
-def _bars(points: list[Interval]) -> list[list[float]]:
-    """Return the distances to both ends, 0 for a point without an interval."""
-    ends = [(point.value - point.low, point.high - point.value) for point in points]
-    return np.nan_to_num(np.array(ends).T).tolist()  # type: ignore[no-any-return]
 
 
 def _finish(figure: Figure, axes: Axes, *, note: str) -> None:
@@ -292,9 +205,3 @@ def _written(figure: Figure, stem: Path) -> Iterator[Path]:
         path = stem.with_name(f"{stem.name}.{ending}")
         save(figure, path)
         yield path
-
-
-def _log_norm(values: FloatArray) -> LogNorm:
-    from matplotlib.colors import LogNorm
-
-    return LogNorm(vmin=values.min(), vmax=values.max())

@@ -8,7 +8,7 @@ import io
 import math
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from rich import box
 from rich.markup import escape
@@ -40,11 +40,7 @@ class Column(NamedTuple):
 
 
 def columns(summary: Summary) -> list[Column]:
-    """Return the columns of a setup's table.
-
-    The paper's columns are left out where it has no figure, and the time to the target accuracy
-    where there is none.
-    """
+    """Return the columns of a setup's table; the paper's and the accuracy's where there are any."""
     accuracy = f"time to accuracy {100 * summary.accuracy.value:.1f} %, s"
     every = [
         Column("scheme", lambda row: (row.scheme, "")),
@@ -122,13 +118,9 @@ def markdown(summaries: Sequence[Summary], sweeps: Sequence[Sweep] = ()) -> str:
 def csv_text(summaries: Sequence[Summary]) -> str:
     """Return every number, in full, one line per setup and scheme."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    for index, summary in enumerate(summaries):
-        for number, row in enumerate(summary.rows):
-            record = _record(summary, row)
-            if index == number == 0:
-                writer.writerow(record)
-            writer.writerow(record.values())
+    records = [_record(summary, row) for summary in summaries for row in summary.rows]
+    lines = [*map(list, records[:1]), *(record.values() for record in records)]
+    csv.writer(text, lineterminator="\n").writerows(lines)
     return text.getvalue()
 
 
@@ -169,8 +161,8 @@ def terminal_table(summary: Summary) -> Table:
         padding=(0, 1, 0, 0),
     )
     for column in shown:
-        justify: Literal["left", "right"] = "left" if column is shown[0] else "right"
-        table.add_column(textwrap.fill(column.title, TITLE_WIDTH), justify=justify, no_wrap=True)
+        table.add_column(textwrap.fill(column.title, TITLE_WIDTH), justify="right", no_wrap=True)
+    table.columns[0].justify = "left"
     for row in summary.rows:
         cells = (column.cell(row) for column in shown)
         table.add_row(*("\n".join(escape(part) for part in cell if part) for cell in cells))
@@ -179,9 +171,8 @@ def terminal_table(summary: Summary) -> Table:
 
 def heading(summary: Summary) -> str:
     """Return the title of a setup, and in what it differs from others of its name."""
-    setup = summary.setup
-    extra = setup.label.removeprefix(setup.study.name)
-    return f"{setup.study.title}{extra}"
+    study = summary.setup.study
+    return study.title + summary.setup.label.removeprefix(study.name)
 
 
 def _markdown_table(titles: list[str], rows: list[list[str]]) -> str:
@@ -218,11 +209,11 @@ def _ratio(value: float) -> str:
     return f"{value:.2f}×" if math.isfinite(value) else NOTHING
 
 
-def _joined(cell: tuple[str, str]) -> str:
+def _joined(cell: Cell) -> str:
     return " ".join(part for part in cell if part)
 
 
-def _html_cell(cell: tuple[str, str]) -> str:
+def _html_cell(cell: Cell) -> str:
     value, interval = map(html.escape, cell)
     return f"<td>{value}" + (f" <small>{interval}</small>" if interval else "") + "</td>"
 
@@ -232,13 +223,11 @@ def _record(summary: Summary, row: SchemeSummary) -> dict[str, object]:
     record: dict[str, object] = {"setup": summary.setup.label, "target": summary.target}
     for name, value in row._asdict().items():
         if isinstance(value, Interval):
-            record[name] = _plain(value.value)
-            record[f"{name}_low"], record[f"{name}_high"] = _plain(value.low), _plain(value.high)
+            record |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
             record[f"{name}_bound"] = value.bound
         else:
-            record[name] = _plain(value)
+            record[name] = value
+    for name, value in record.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            record[name] = ""
     return record
-
-
-def _plain(value: object) -> object:
-    return "" if isinstance(value, float) and not math.isfinite(value) else value

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from fedpace.checks import FloatArray
@@ -110,11 +109,11 @@ def mean_interval(values: Iterable[float]) -> Interval:
 def ratio_interval(numerators: BySeed, denominators: BySeed) -> Interval:
     """Return the ratio of two means over the seeds that both have, with an interval.
 
-    R = Σ a_s / Σ b_s over the seeds s in which both arrived. Data, device times and the initial
-    model of a seed are shared, so a_s and b_s are paired: the interval is that of the delta
-    method, from the spread of a_s − R b_s, with Student's factor. It is taken on log R, so that
-    it stays positive and the inverse ratio has the inverse interval. A bootstrap over seeds does
-    as well for fifty seeds, but is far too narrow for the three of a first look.
+    R = Σ a_s / Σ b_s over the seeds s in which both arrived. Both share the data, device times
+    and initial model of a seed, so a_s and b_s are paired: the interval is that of the delta
+    method, from the spread of a_s − R b_s, with Student's factor. It is taken on log R: it stays
+    positive, and the inverse ratio has the inverse interval. A bootstrap over seeds does as well
+    for fifty seeds, but is far too narrow for three.
 
     >>> ratio_interval({0: 2.0, 1: 4.0}, {0: 1.0, 1: 2.0})
     Interval(value=2.0, low=2.0, high=2.0, seeds=2, bound='')
@@ -128,7 +127,9 @@ def ratio_interval(numerators: BySeed, denominators: BySeed) -> Interval:
     top, bottom = both.mean(axis=0)
     ratio = float(top / bottom)
     factor = math.exp(_half_width((both[:, 0] - ratio * both[:, 1]) / top))
-    return Interval(ratio, ratio / factor, ratio * factor, len(both), _bound(arrived))
+    above, below = np.all(arrived, axis=0).tolist()
+    bound = "" if above and below else "≥" if below else "≤" if above else "≈"
+    return Interval(ratio, ratio / factor, ratio * factor, len(both), bound)
 
 
 def times_of(runs: Sequence[StoredRun]) -> Times:
@@ -142,9 +143,8 @@ def times_of(runs: Sequence[StoredRun]) -> Times:
 
 def pilot_seconds(run: StoredRun) -> float:
     """Return the seconds after which the pilots were over; 0 for a run without pilots."""
-    return max(
-        (row.seconds for row in run.history.rows if row.phase.startswith("pilot")), default=0.0
-    )
+    pilots = (row.seconds for row in run.history.rows if row.phase.startswith("pilot"))
+    return max(pilots, default=0.0)
 
 
 def target_accuracy(setup: Setup) -> Interval:
@@ -216,10 +216,3 @@ def _half_width(values: FloatArray) -> float:
         return math.nan
     factor = float(stats.t.ppf((1 + CONFIDENCE) / 2, values.size - 1))
     return factor * float(values.std(ddof=1)) / math.sqrt(values.size)
-
-
-def _bound(arrived: NDArray[np.bool_]) -> str:
-    top, bottom = bool(arrived[:, 0].all()), bool(arrived[:, 1].all())
-    if top and bottom:
-        return ""
-    return "≈" if not (top or bottom) else "≥" if bottom else "≤"

@@ -167,16 +167,13 @@ def _around_the_switch(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _stages(rows: Sequence[Row]) -> list[Stage]:
-    stages = []
-    for phase, group in groupby(rows, key=lambda row: row.phase):
-        members = list(group)
-        first, last = members[0], members[-1]
-        stages.append(Stage(phase, first.round, last.round, _start(first), last.seconds))
-    return stages
+    groups = [list(group) for _, group in groupby(rows, key=lambda row: row.phase)]
+    ends = [(group[0], group[-1]) for group in groups]
+    return [Stage(a.phase, a.round, b.round, _start(a), b.seconds) for a, b in ends]
 
 
 def _rounds(stage: Stage) -> str:
-    return str(stage.first) if stage.first == stage.last else f"{stage.first}–{stage.last}"
+    return f"{stage.first}" + f"–{stage.last}" * (stage.first < stage.last)
 
 
 def _usual_seconds(runs: Sequence[StoredRun]) -> FloatArray:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpace.checks import FloatArray
-from fedpace.report.figures import colour, new_figure, pale
+from fedpace.report.figures import colour, label, new_figure, pale
 from fedpace.report.timeline import MOST_CLIENTS, Timeline, client_labels
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ def _draw_bars(axes: Axes, shown: Timeline) -> None:
     starts = np.array([reply.start for reply in shown.replies])
     middles = starts + [reply.computing for reply in shown.replies]
     ends = starts + [reply.seconds for reply in shown.replies]
-    lines = np.array([shown.places[reply.client] for reply in shown.replies])
+    places = shown.places
+    lines = np.array([places[reply.client] for reply in shown.replies])
     dark = _bars(starts, middles, lines)
     # Its edge has a width: even the shortest reply is seen, and where the next one begins.
     dark.set(color=colour(shown.scheme), linewidth=0.6, zorder=2)
@@ -87,6 +88,4 @@ def _draw_stages(axes: Axes, shown: Timeline) -> None:
         if stage.phase != "train":
             axes.axvspan(stage.start, stage.end, color=SHADE, linewidth=0, zorder=-1)
     for start, text in shown.labelled:
-        axes.annotate(text, (start, 1), (4, -3), xycoords=axes.get_xaxis_transform(),
-                      textcoords="offset points", va="top", fontsize="small",
-                      color="0.3")  # fmt: skip
+        label(axes, text, (start, 1), (4, -3), along="x", va="top", color="0.3")

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from fedpace.report import plots
 from fedpace.report.figures import colour, pale
-from fedpace.report.plots import GREY, Plot, blank_layout, numbers, trace_of
+from fedpace.report.plots import Plot, numbers, trace_of
 from fedpace.report.timeline import Timeline, client_labels
 from fedpace.report.timeline_figure import MISSING, SHADE
 
 # As many labels as there is room for beside the plot.
 MOST_LABELS = 40
+HOVER = "%{text}<extra></extra>"
 BARS = "Bars: computing (dark) and transfer both ways (pale), one put after the other"
 
 
 def timeline_plot(shown: Timeline) -> Plot:
     """Return a bar per reply, a cross per missing one, and what the rounds were for."""
-    layout = blank_layout("wall-clock time, s", "client (its usual time, s)")
+    layout = plots.blank_layout("wall-clock time, s", "client (its usual time, s)")
     ticks, labels = client_labels(shown, MOST_LABELS)
     span = [shown.stages[0].start, shown.stages[-1].end]
     layout["xaxis"] |= {"range": numbers(span), "showgrid": False}
@@ -43,20 +43,21 @@ def _traces(shown: Timeline) -> list[Plot]:
     ]
     lines = [places[reply.client] for reply in shown.replies]
     bars: Plot = {"type": "bar", "orientation": "h", "y": lines, "text": texts,
-                  "textposition": "none", "hovertemplate": "%{text}<extra></extra>"}  # fmt: skip
+                  "textposition": "none", "hovertemplate": HOVER}  # fmt: skip
+    dark, light = colour(shown.scheme), pale(shown.scheme)
     computing = trace_of(
         shown.scheme,
         base=numbers(reply.start for reply in shown.replies),
         x=numbers(reply.computing for reply in shown.replies),
         # Its edge has a width: even the shortest reply is seen, and where the next one begins.
-        marker=_filled(colour(shown.scheme), edge=0.6),
+        marker={"color": dark, "line": {"color": dark, "width": 0.6}},
         **bars,
     )
     transfer = trace_of(
         shown.scheme,
         base=numbers(reply.start + reply.computing for reply in shown.replies),
         x=numbers(reply.seconds - reply.computing for reply in shown.replies),
-        marker=_filled(pale(shown.scheme), edge=0.0),
+        marker={"color": light, "line": {"color": light, "width": 0.0}},
         **bars,
     )
     crosses = trace_of(
@@ -70,7 +71,7 @@ def _traces(shown: Timeline) -> list[Plot]:
         mode="markers",
         marker={"symbol": "x-thin", "size": 7, "line": {"width": 1.5, "color": "black"}},
         cliponaxis=False,
-        hovertemplate="%{text}<extra></extra>",
+        hovertemplate=HOVER,
     )
     waits = trace_of(
         shown.scheme,
@@ -91,29 +92,15 @@ def page_caption(shown: Timeline) -> str:
     return f"{bars}{cross}{'; shaded: before training' * shaded}. {shown.caption}"
 
 
-def _filled(shade: str, *, edge: float) -> dict[str, Any]:
-    return {"color": shade, "line": {"color": shade, "width": edge}}
-
-
 def _draw_stages(layout: Plot, shown: Timeline) -> None:
     """Shade what is not training, name the stages, and draw a line where each round begins."""
-    high: Plot = {"y0": 0, "y1": 1, "yref": "paper", "layer": "below"}
     for stage in shown.stages:
         start, end = numbers([stage.start, stage.end])
         if stage.phase != "train":
             shape = {"type": "rect", "x0": start, "x1": end, "fillcolor": SHADE}
-            layout["shapes"].append({**shape, "line": {"width": 0}, **high})
+            layout["shapes"].append({**shape, "line": {"width": 0}, **plots.FULL_HEIGHT})
+    # Rounded as the axis is: a label that begins outside of it is not shown.
     for begin, text in shown.labelled:
-        # Rounded as the axis is: a label that begins outside of it is not shown.
-        place = {
-            "x": numbers([begin])[0],
-            "y": 1,
-            "yref": "paper",
-            "xanchor": "left",
-            "yanchor": "top",
-        }
-        style = {"showarrow": False, "font": {"size": 12, "color": GREY}}
-        layout["annotations"].append({"text": text, **place, **style})
+        plots.write(layout, text, x=numbers([begin])[0], **plots.TOP)
     for start in numbers(shown.rounds):
-        line = {"color": "#e0e0e0", "width": 0.5}
-        layout["shapes"].append({"type": "line", "x0": start, "x1": start, "line": line, **high})
+        plots.draw_upright(layout, start, color="#e0e0e0", width=0.5)
