@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
@@ -24,6 +24,7 @@ class LatestPlan:
     def __init__(self) -> None:
         self._plan: Plan | None = None
         self._basis: object = None
+        self._counts: tuple[Scheme, FloatArray] | None = None
 
     def get(self, basis: object, known: Known, make: Callable[[], Plan]) -> Plan:
         """Return the plan made on this basis; make it where it is new, or knows nobody present."""
@@ -33,23 +34,14 @@ class LatestPlan:
 
     def of_counts(self, scheme: Scheme, k: int, known: Known) -> Plan:
         """Return the plan of a scheme that looks at sample counts alone; they may be news."""
-        before = self._basis if isinstance(self._basis, _Counts) else None
-        basis = _Counts(scheme, known.weights)
-        same = before is not None and before.scheme is scheme and _equal(before, basis)
-        return self.get(
-            before if same else basis, known, lambda: Plan(scheme(known.blank_profile, k))
-        )
+        before, weights = self._counts, known.weights
+        if before is None or before[0] is not scheme or not _equal(before[1], weights):
+            self._counts = (scheme, weights)
+        return self.get(self._counts, known, lambda: Plan(scheme(known.blank_profile, k)))
 
 
-class _Counts(NamedTuple):
-    """What a scheme that looks at sample counts alone is asked."""
-
-    scheme: Scheme
-    weights: FloatArray
-
-
-def _equal(a: _Counts, b: _Counts) -> bool:
-    return a.weights is b.weights or np.array_equal(a.weights, b.weights)
+def _equal(before: FloatArray, weights: FloatArray) -> bool:
+    return before is weights or np.array_equal(before, weights)
 
 
 def _covers(plan: Plan, known: Known) -> bool:

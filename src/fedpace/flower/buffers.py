@@ -1,7 +1,5 @@
 """Arrays that no gradient moves, such as BatchNorm's running means and variances."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,17 +19,9 @@ class Buffered:
     The weights sum to 1 on average only. Where they sum to more, w + Σ weights_i (w_i − w) may lie
     beyond all w_i: a step for a parameter, but a variance may become negative and the model NaN.
     Divided by their sum, a buffer stays between w and what the clients sent. That is no longer
-    unbiased; a running mean forgets the error, as it does the past.
+    unbiased; a running mean forgets the error, as it does the past. The `inner` server makes the
+    entries that are `trained`.
 
-    Parameters
-    ----------
-    inner : Server
-        What becomes of the parameters.
-    trained : array of truth values
-        Which entries are parameters.
-
-    Examples
-    --------
     >>> from fedpace.rounds.server import Average
     >>> one = np.array([1.0])
     >>> reply = Reply(np.array([0]), np.array([[4.0, -0.9]]), one, one)

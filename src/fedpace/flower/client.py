@@ -1,7 +1,5 @@
 """What a client may add: how long it computed, and how much its data still teach."""
 
-from __future__ import annotations
-
 import logging
 import math
 import sys
@@ -53,12 +51,11 @@ class GradientNorms:
 
     def metrics(self) -> dict[str, int | float]:
         """Return what to add to the reply's metrics."""
-        found: dict[str, int | float] = {COMPUTING: time.perf_counter() - self._began}
-        if self._squares:
-            found[STEPS] = len(self._squares)
-            mean = math.fsum(float(each) for each in self._squares) / len(self._squares)
-            found[GRAD_NORM] = math.sqrt(mean)
-        return found
+        seconds, steps = time.perf_counter() - self._began, len(self._squares)
+        if not steps:
+            return {COMPUTING: seconds}
+        mean = math.fsum(map(float, self._squares)) / steps
+        return {COMPUTING: seconds, STEPS: steps, GRAD_NORM: math.sqrt(mean)}
 
 
 def _square(gradient: Any) -> Any:
@@ -82,7 +79,9 @@ def measured(
     with _watched_optimisers(norms):
         reply = call_next(message, context)
     if reply.has_content():
-        metrics = _metrics(reply)
+        if not reply.content.metric_records:
+            reply.content["metrics"] = MetricRecord()
+        metrics = next(iter(reply.content.metric_records.values()))
         _check_samples(metrics)
         for name, value in norms.metrics().items():
             metrics.setdefault(name, value)
@@ -108,23 +107,13 @@ def described(message: Message, context: Context, samples: int | None = None) ->
     return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
 
-def _metrics(reply: Message) -> MetricRecord:
-    """Return the reply's record of metrics; Flower's strategies want exactly one."""
-    for record in reply.content.metric_records.values():
-        return record
-    reply.content["metrics"] = MetricRecord()
-    return reply.content.metric_records["metrics"]
-
-
 def _check_samples(metrics: MetricRecord) -> None:
     value = metrics.get(SAMPLES)
     if value is None:
         log.warning("fedpace: the reply holds no '%s'; the server takes an average", SAMPLES)
     elif not (isinstance(value, (int, float)) and value > 0 and float(value).is_integer()):
-        raise InputError(
-            f"{SAMPLES} must be a positive integer, got {value!r:.40}; "
-            "return the number of training samples"
-        )
+        got = f"{value!r:.40}; return the number of training samples"
+        raise InputError(f"{SAMPLES} must be a positive integer, got {got}")
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """What is kept of a run: its checkpoint, and the finished run for a report."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,9 @@ from fedpace.rounds.checkpoint import Checkpoint
 from fedpace.rounds.rows import Row
 from fedpace.rounds.run import Outcome
 from fedpace.rounds.state import State
+
+# What a study says about sampling under the same names.
+SAMPLING = ("max_weight", "c_over_s0", "refresh")
 
 
 class FleetCheckpoint(Checkpoint):
@@ -52,12 +53,7 @@ def stored(out: Path, settings: Settings, outcome: Outcome, *, rounds: int, clie
         "title": f"Flower federation of {clients} clients",
         "data": {"kind": "own", "clients": clients},
         "training": {"k": settings.k, "server": settings.server_name},
-        "sampling": {
-            "max_weight": settings.max_weight,
-            "c_over_s0": settings.c_over_s0,
-            "warm_up": warm_up,
-            "refresh": settings.refresh,
-        },
+        "sampling": {name: getattr(settings, name) for name in SAMPLING} | {"warm_up": warm_up},
         "pilots": asdict(pilots) if warm_up is None else None,
         "stop": {
             "loss": settings.target_loss, "accuracy": settings.target_accuracy, "rounds": rounds,

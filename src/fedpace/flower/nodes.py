@@ -1,7 +1,5 @@
 """Which client runs on which of Flower's nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

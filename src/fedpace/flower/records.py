@@ -1,11 +1,9 @@
 """Flower's records as one vector of numbers, and back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
@@ -27,9 +25,9 @@ BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 class Layout:
     """Where each array of a model lies in the one vector that is trained.
 
-    All arrays are part of the vector, floats of any precision as well as integers and truth values
-    such as a counter of batches, which are rounded to the nearest when they are sent. Every array
-    keeps its type. Buffers, which no gradient moves, are told from the rest by type and name.
+    All arrays are part of it and keep their types: floats of any precision, and integers and truth
+    values such as a counter of batches, which are rounded when they are sent. Buffers, which no
+    gradient moves, are told from the rest by type and name.
 
     >>> layout = Layout.of(ArrayRecord([np.array([1.5, 2.0], np.float32), np.array(7)]))
     >>> vector = layout.vector(layout.record(np.array([0.5, 1.0, 7.6])))
@@ -42,27 +40,20 @@ class Layout:
     types: tuple[np.dtype[Any], ...]
 
     @classmethod
-    def of(cls, arrays: ArrayRecord) -> Layout:
+    def of(cls, arrays: ArrayRecord) -> Self:
         """Return the layout of a model, or say which of its arrays cannot be averaged."""
         values = {name: array.numpy() for name, array in arrays.items()}
         for name, value in values.items():
             if value.dtype.kind not in "fiub":
-                raise InputError(
-                    f"initial_arrays must be numbers, got {value.dtype} for '{name}'; "
-                    "leave it out of the ArrayRecord"
-                )
+                got = f"{value.dtype} for '{name}'; leave it out of the ArrayRecord"
+                raise InputError(f"initial_arrays must be numbers, got {got}")
             if not np.isfinite(value).all():
-                raise InputError(
-                    f"initial_arrays must be finite, got NaN or infinity in '{name}'; "
-                    "look at how the model is initialised"
-                )
+                got = f"NaN or infinity in '{name}'; look at how the model is initialised"
+                raise InputError(f"initial_arrays must be finite, got {got}")
         if not any(value.size for value in values.values()):
             raise InputError("initial_arrays must hold a number, got none; give the model's arrays")
-        return cls(
-            tuple(values),
-            tuple(value.shape for value in values.values()),
-            tuple(value.dtype for value in values.values()),
-        )
+        shapes, types = zip(*((each.shape, each.dtype) for each in values.values()), strict=True)
+        return cls(tuple(values), shapes, types)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -85,36 +76,31 @@ class Layout:
         """Return the arrays one after the other in float64, or say why they do not fit."""
         if set(arrays) != set(self.names):
             raise BadReplyError(f"the arrays are named {sorted(arrays)!r:.80}, not as those sent")
-        parts = [
-            self._part(name, arrays[name], shape, kind)
-            for name, shape, kind in zip(self.names, self.shapes, self.types, strict=True)
-        ]
-        return np.concatenate(parts)
+        ordered = [arrays[name] for name in self.names]
+        return np.concatenate([*map(_part, self.names, ordered, self.shapes, self.types)])
 
     @np.errstate(over="ignore", invalid="ignore")  # a model that diverges
     def record(self, vector: FloatArray) -> ArrayRecord:
         """Return the arrays of a vector, each in its own shape and type."""
         parts = np.split(vector, np.cumsum(self.sizes)[:-1])
-        typed = zip(self.names, parts, self.shapes, self.types, strict=True)
-        return ArrayRecord(
-            {name: Array(_typed(part, kind).reshape(shape)) for name, part, shape, kind in typed}
-        )
+        typed = zip(map(_typed, parts, self.types), self.shapes, strict=True)
+        arrays = (Array(values.reshape(shape)) for values, shape in typed)
+        return ArrayRecord(dict(zip(self.names, arrays, strict=True)))
 
-    def _part(
-        self, name: str, array: Array, shape: tuple[int, ...], kind: np.dtype[Any]
-    ) -> FloatArray:
-        # Looked at before it is opened: a few bytes can claim to be an array of any size.
-        if not 0 <= len(array.data) - int(np.prod(shape)) <= 16 * np.prod(shape) + LONGEST_HEADER:
-            raise BadReplyError(f"array '{name}' has {len(array.data)} bytes, too many or too few")
-        try:
-            value = array.numpy()
-        except UNREADABLE as error:
-            raise BadReplyError(f"array '{name}' cannot be read: {error!s:.80}") from None
-        if value.shape != shape:
-            raise BadReplyError(f"array '{name}' has shape {value.shape}, not {shape}")
-        if value.dtype.kind not in ("f" if kind.kind == "f" else "fiub"):
-            raise BadReplyError(f"array '{name}' has type {value.dtype}, not {kind}")
-        return value.astype(np.float64).ravel()
+
+def _part(name: str, array: Array, shape: tuple[int, ...], kind: np.dtype[Any]) -> FloatArray:
+    # Looked at before it is opened: a few bytes can claim to be an array of any size.
+    if not 0 <= len(array.data) - int(np.prod(shape)) <= 16 * np.prod(shape) + LONGEST_HEADER:
+        raise BadReplyError(f"array '{name}' has {len(array.data)} bytes, too many or too few")
+    try:
+        value = array.numpy()
+    except UNREADABLE as error:
+        raise BadReplyError(f"array '{name}' cannot be read: {error!s:.80}") from None
+    if value.shape != shape:
+        raise BadReplyError(f"array '{name}' has shape {value.shape}, not {shape}")
+    if value.dtype.kind not in ("f" if kind.kind == "f" else "fiub"):
+        raise BadReplyError(f"array '{name}' has type {value.dtype}, not {kind}")
+    return value.astype(np.float64).ravel()
 
 
 def _typed(values: FloatArray, kind: np.dtype[Any]) -> NDArray[Any]:

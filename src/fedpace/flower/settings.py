@@ -116,16 +116,12 @@ class Settings:
     def __post_init__(self) -> None:
         positive_count("k", self.k)
         positive_count("min_available_nodes", self.min_available_nodes, "give 2")
-        positive_count(
-            "pilots.rounds", self.pilots.rounds, "give WarmUp(10), or a scheme that learns nothing"
-        )
+        remedy = "give WarmUp(10), or a scheme that learns nothing"
+        positive_count("pilots.rounds", self.pilots.rounds, remedy)
         if self.max_weight is not None:
             check_cap("max_weight", self.max_weight, self.k)
-        if not 0 <= self.fraction_evaluate <= 1:
-            raise InputError(
-                f"fraction_evaluate must lie in [0, 1], got {self.fraction_evaluate}; "
-                "give 1 for all"
-            )
+        if not 0 <= (share := self.fraction_evaluate) <= 1:
+            raise InputError(f"fraction_evaluate must lie in [0, 1], got {share}; give 1 for all")
         if self.deadline is not None and not self.deadline > 0:
             raise InputError(f"deadline must be positive, got {self.deadline}; leave it out")
         self.sampler()
@@ -133,24 +129,15 @@ class Settings:
 
     def sampler(self) -> Sampler:
         """Return what a run draws by."""
-        return sampler_for(
-            self.scheme,
-            self.k,
-            learn=self.pilots,
-            refresh=self.refresh,
-            max_weight=self.max_weight,
-            c_over_s0=self.c_over_s0,
-        )
+        settings = {name: getattr(self, name) for name in ("refresh", "max_weight", "c_over_s0")}
+        return sampler_for(self.scheme, self.k, learn=self.pilots, **settings)
 
     def made_server(self) -> Server:
         """Return what makes the next model."""
-        given = self.server
-        server = server_named(given) if isinstance(given, str) else given
+        server = server_named(self.server) if isinstance(self.server, str) else self.server
         if isinstance(server, type) or not (hasattr(server, "init") and hasattr(server, "apply")):
-            raise InputError(
-                f"server must be a name or an object with init and apply, got {given!r:.80}; "
-                "see docs/extend.md"
-            )
+            got = f"{self.server!r:.80}; see docs/extend.md"
+            raise InputError(f"server must be a name or an object with init and apply, got {got}")
         return server
 
     @property
@@ -184,24 +171,16 @@ class Settings:
             "flower": self.scheme_name,
             "server": self.server_name,
             "sources": [fingerprint(self.scheme), fingerprint(self.server)],
-            "k": self.k,
-            "seed": self.seed,
-            "max_weight": self.max_weight,
-            "c_over_s0": self.c_over_s0,
+            **{name: getattr(self, name) for name in ("k", "seed", "max_weight", "c_over_s0")},
             "pilots": asdict(self.pilots),
         }
 
     def doubts(self, rounds: int, *, evaluated: bool) -> Iterator[str]:
         """Yield what speaks against these settings; `evaluated` says whether the server does."""
         if rounds <= self.learning_rounds:
-            yield (
-                f"no round is drawn by {self.scheme_name}: all {rounds} are for learning; "
-                f"give more than {self.learning_rounds} rounds, or fewer to pilots"
-            )
-        if not (evaluated or self.clients_evaluate) and not (
-            self.target_loss is None and self.target_accuracy is None
-        ):
-            yield (
-                "nobody evaluates, so no target will be reached; "
-                "give evaluate_fn, or evaluate_every and fraction_evaluate above 0"
-            )
+            lost = f"no round is drawn by {self.scheme_name}: all {rounds} are for learning"
+            yield f"{lost}; give more than {self.learning_rounds} rounds, or fewer to pilots"
+        target = (self.target_loss, self.target_accuracy) != (None, None)
+        if target and not evaluated and not self.clients_evaluate:
+            remedy = "give evaluate_fn, or evaluate_every and fraction_evaluate above 0"
+            yield f"nobody evaluates, so no target will be reached; {remedy}"

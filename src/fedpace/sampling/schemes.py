@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedpace.checks import positive_count
+from fedpace.checks import FloatArray, positive_count
 from fedpace.errors import InputError
 from fedpace.lookup import found
 from fedpace.profile import Profile
@@ -40,40 +40,26 @@ def weighted(profile: Profile, k: int, *, max_weight: float | None = None) -> De
 
 def statistical(profile: Profile, k: int, *, max_weight: float | None = None) -> Design:
     """q_i ∝ p_i G_i: the fewest rounds, whatever they last [Luo22, Cor. 1]."""
-    solution = solve_mean_time(
-        profile.weights,
-        np.ones(profile.n),  # equal times
-        profile.grad_norms,
-        profile.beta_over_alpha,
-        max_weight=max_weight,
-        k=positive_count("k", k),
-    )
-    return WithReplacement(solution.q, k, profile.weights, solution=solution)
+    return _mean_time_design(profile, np.ones(profile.n), k, max_weight)  # equal times
 
 
 def optimal_mean(profile: Profile, k: int, *, max_weight: float | None = None) -> Design:
     """Least predicted time with the mean-time surrogate: the paper's scheme [Luo22, P3]."""
-    solution = solve_mean_time(
-        profile.weights,
-        profile.times,
-        profile.grad_norms,
-        profile.beta_over_alpha,
-        max_weight=max_weight,
-        k=positive_count("k", k),
-    )
+    return _mean_time_design(profile, profile.times, k, max_weight)
+
+
+def _mean_time_design(
+    profile: Profile, times: FloatArray, k: int, max_weight: float | None
+) -> Design:
+    fleet = (profile.weights, times, profile.grad_norms, profile.beta_over_alpha)
+    solution = solve_mean_time(*fleet, max_weight=max_weight, k=positive_count("k", k))
     return WithReplacement(solution.q, k, profile.weights, solution=solution)
 
 
 def optimal_max(profile: Profile, k: int, *, max_weight: float | None = None) -> Design:
     """Least predicted time with the exact expected round time [Luo22, P2]."""
-    solution = solve_max_time(
-        profile.weights,
-        profile.times,
-        profile.grad_norms,
-        profile.beta_over_alpha,
-        k,
-        max_weight=max_weight,
-    )
+    fleet = (profile.weights, profile.times, profile.grad_norms, profile.beta_over_alpha)
+    solution = solve_max_time(*fleet, k, max_weight=max_weight)
     return WithReplacement(solution.q, k, profile.weights, solution=solution)
 
 
