@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict, cast
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +41,12 @@ def nothing_learned(n: int) -> Learned:
 def snapshot(learned: Learned, n: int = 0) -> Learned:
     """Return a copy that later rounds do not change, for at least `n` clients."""
     more = np.zeros(max(n - learned["squares"].size, 0))
-    copies = {name: np.append(values, more) for name, values in learned.items()}
-    return cast(Learned, copies)
+    return Learned(
+        squares=np.append(learned["squares"], more),
+        reports=np.append(learned["reports"], more),
+        seconds=np.append(learned["seconds"], more),
+        replies=np.append(learned["replies"], more),
+    )
 
 
 def learn(learned: Learned, row: Row) -> Learned:
