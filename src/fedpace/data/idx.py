@@ -54,17 +54,15 @@ def read_idx(
     If `path` is a zip archive, `member` is the file within; nothing is unpacked to disk. `keep`
     says which entries of the first dimension to return; the others take no memory.
 
-    References
-    ----------
-    LeCun, Cortes, Burges: The MNIST database of handwritten digits, section "File formats".
-
-    Examples
-    --------
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "labels-idx1-ubyte")
     >>> _ = path.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 0, 9]))
     >>> read_idx(path)
     array([7, 0, 9], dtype=uint8)
+
+    References
+    ----------
+    LeCun, Cortes, Burges: The MNIST database of handwritten digits, section "File formats".
     """
     name = str(path) if member is None else f"{path}: {member}"
     try:

@@ -1,7 +1,8 @@
 """Who holds how much, and of what.
 
 `iid`, `dirichlet` and `classes_per_client` deal out a pool of M samples whose classes are
-`labels`, integers. Each returns one array per client: its rows of the pool, in random order.
+`labels`, integers; `rng` decides who gets what. Each returns one array per client: its rows of
+the pool, in random order.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.checks import FloatArray, IntArray, refuse_first
+from fedpace.checks import IntArray, refuse_first
+from fedpace.data.dealing import drawn, filled, make_room
 from fedpace.data.shards import AnyFloats, Split, hold_out
 from fedpace.errors import InputError
 
@@ -51,8 +53,7 @@ def power_law_sizes(
     # The largest remainders get what rounding down left over.
     short = spare - int(sizes.sum())
     sizes[np.argsort(sizes - exact, kind="stable")[:short]] += 1
-    sizes += smallest
-    return sizes
+    return sizes + smallest
 
 
 def iid(labels: ArrayLike, sizes_or_n: ArrayLike, rng: np.random.Generator) -> list[IntArray]:
@@ -79,32 +80,20 @@ def dirichlet(
 ) -> list[IntArray]:
     """Deal out the whole pool, equally much to each of N clients, of classes that differ.
 
-    Client i's label proportions are π_i ~ Dir(α C s), with s the pool's own proportions of its C
-    classes: Dir(α, …, α) where classes are equally frequent. A small α gives clients with hardly
-    more than one class, a large one clients like the pool. Where a class has been dealt out,
-    clients that want more of it draw again among the others. Every row is dealt out once.
+    Client i's label proportions are π_i ~ Dir(α C s), with α > 0 the `concentration` and s the
+    pool's own proportions of its C classes: Dir(α, …, α) where classes are equally frequent. A
+    small α gives clients with hardly more than one class, a large one clients like the pool.
+    Where a class has been dealt out, clients that want more of it draw again among the others.
+    Every row is dealt out once, so N is at most M.
 
-    Parameters
-    ----------
-    labels : array of M, integers
-        Classes of the pool's samples.
-    n : int, from 1 to M
-        N.
-    rng : Generator
-        Decides who gets what.
-    concentration : float > 0
-        α.
+    >>> parts = dirichlet([0, 0, 1, 1], 2, np.random.default_rng(0), concentration=0.5)
+    >>> sorted(np.concatenate(parts).tolist())
+    [0, 1, 2, 3]
 
     References
     ----------
     Hsu, Qi, Brown: Measuring the Effects of Non-Identical Data Distribution for Federated Visual
     Classification, 2019.
-
-    Examples
-    --------
-    >>> parts = dirichlet([0, 0, 1, 1], 2, np.random.default_rng(0), concentration=0.5)
-    >>> sorted(np.concatenate(parts).tolist())
-    [0, 1, 2, 3]
     """
     if not 0 < concentration < np.inf:
         raise InputError(
@@ -118,7 +107,7 @@ def dirichlet(
     counts = np.bincount(classes)
     wishes = rng.dirichlet(concentration * counts.size * counts / classes.size, sizes.size)
     seats = rng.permutation(np.repeat(np.arange(sizes.size), sizes))
-    return _filled(seats, _drawn(wishes[seats], rng), wishes, classes, rng)
+    return filled(seats, drawn(wishes[seats], rng), wishes, classes, rng)
 
 
 def classes_per_client(
@@ -132,24 +121,11 @@ def classes_per_client(
     """Give each client a few classes, and `sizes` samples spread evenly over them.
 
     The number of a client's classes is drawn between `fewest` and `most`, independently of its
-    size, and then which classes. Where more of a class is wanted than there is, smaller clients
-    exchange it for one that has room, or get more classes, up to `most`. A client gets more than
-    `most` only if that is not enough, because clients want nearly all of the pool. No sample is
-    dealt out twice before all have been once.
+    size but no larger, and then which classes. Where more of a class is wanted than there is,
+    smaller clients exchange it for one that has room, or get more classes, up to `most`. A client
+    gets more than `most` only if that is not enough, because clients want nearly all of the pool.
+    No sample is dealt out twice before all have been once.
 
-    Parameters
-    ----------
-    labels : array of M, integers
-        Classes of the pool's samples.
-    sizes : array of N, each at least `fewest`
-        Samples per client.
-    rng : Generator
-        Decides who gets what.
-    fewest, most : int, from 1 to the number of classes
-        Bounds of the number of classes; a client has no more classes than samples.
-
-    Examples
-    --------
     >>> labels = np.repeat([0, 1, 2], 10)
     >>> parts = classes_per_client(labels, [6, 4], np.random.default_rng(0), fewest=2, most=2)
     >>> [np.bincount(labels[part], minlength=3).tolist() for part in parts]
@@ -172,13 +148,13 @@ def classes_per_client(
         # Drawn before it is cut to the size, so that it does not depend on the size otherwise.
         count = min(int(rng.integers(fewest, most, endpoint=True)), size)
         wanted.append(np.resize(rng.choice(kinds, count, replace=False), size))
-    _make_room(wanted, np.bincount(classes), most, rng)
+    make_room(wanted, np.bincount(classes), most, rng)
     wishes = np.zeros((amounts.size, kinds))
     for i, own in enumerate(wanted):
         wishes[i, own] = 1
     order = rng.permutation(int(amounts.sum()))
     seats = np.repeat(np.arange(amounts.size), amounts)[order]
-    return _filled(seats, np.concatenate(wanted)[order], wishes, classes, rng)
+    return filled(seats, np.concatenate(wanted)[order], wishes, classes, rng)
 
 
 def split_pool(
@@ -241,106 +217,3 @@ def _checked_sizes(sizes_or_n: ArrayLike, total: int) -> IntArray:
         return total // n + (np.arange(n) < total % n)
     refuse_first("sizes", array, array < 1, "be at least 1", "drop clients without samples")
     return array.astype(np.int64)
-
-
-def _make_room(
-    wanted: list[IntArray], counts: IntArray, most: int, rng: np.random.Generator
-) -> None:
-    """Exchange classes of which more is wanted than there is; the largest clients choose first."""
-    if (np.bincount(np.concatenate(wanted), minlength=counts.size) <= counts).all():
-        return
-    left = counts.copy()
-    for i in sorted(range(len(wanted)), key=lambda i: -wanted[i].size):
-        wants = np.bincount(wanted[i], minlength=counts.size)
-        if (wants > left).any():
-            own = _with_room(np.flatnonzero(wants), wanted[i].size, left, most, rng)
-            if own is None:
-                continue  # more than is left: it will draw more classes when these have run out
-            wanted[i] = np.repeat(own, _even_shares(wanted[i].size, left[own]))
-            wants = np.bincount(wanted[i], minlength=counts.size)
-        left -= wants
-
-
-def _with_room(
-    own: IntArray, size: int, left: IntArray, most: int, rng: np.random.Generator
-) -> IntArray | None:
-    """Return classes for `size` samples: no more of them, and no others, than it takes."""
-    for count in range(own.size, min(most, size) + 1):
-        roomy = left >= -(-size // count)
-        kept = own[roomy[own]]
-        others = np.setdiff1d(np.flatnonzero(roomy), kept)
-        if kept.size + others.size >= count:
-            return np.append(kept, rng.choice(others, count - kept.size, replace=False))
-    # Not in equal shares, then.
-    fullest = np.argsort(-left, kind="stable")[: min(most, size)]
-    return fullest if left[fullest].sum() >= size else None
-
-
-def _even_shares(size: int, room: IntArray) -> IntArray:
-    """Share `size` out as evenly as there is room.
-
-    >>> _even_shares(10, np.array([9, 2, 9]))
-    array([4, 2, 4])
-    """
-    shares = np.zeros_like(room)
-    for place, entry in enumerate(np.argsort(room, kind="stable")):
-        shares[entry] = min(room[entry], (size - shares.sum()) // (room.size - place))
-    return shares
-
-
-def _filled(
-    seats: IntArray,
-    wanted: IntArray,
-    wishes: FloatArray,
-    classes: IntArray,
-    rng: np.random.Generator,
-) -> list[IntArray]:
-    """Give every seat a sample, of the class it wants as far as there are any.
-
-    `seats` says whose each is, in random order. Seats that get nothing draw again, by their
-    client's `wishes` among the classes that are left; each pass but the last uses up a class.
-    """
-    wishes = wishes.copy()
-    shuffled = rng.permutation(classes.size)
-    pool = shuffled[np.argsort(classes[shuffled], kind="stable")]
-    counts = np.bincount(classes)
-    first, left = np.cumsum(counts) - counts, counts.copy()
-    rows = np.full(seats.size, -1)
-    waiting = np.arange(seats.size)
-    while True:
-        place = _place_among_equals(wanted)
-        served = place < left[wanted]
-        taken = wanted[served]
-        rows[waiting[served]] = pool[(first + counts - left)[taken] + place[served]]
-        left -= np.bincount(taken, minlength=counts.size)
-        waiting = waiting[~served]
-        if waiting.size == 0:
-            return [rows[seats == i] for i in range(len(wishes))]
-        if not left.any():
-            left = counts.copy()  # more is asked for than there is: deal the pool out once more
-        for i in np.unique(seats[waiting]):
-            if not wishes[i, left > 0].any():
-                wishes[i, rng.choice(counts.size, p=left / left.sum())] = 1
-        wanted = _drawn(wishes[seats[waiting]] * (left > 0), rng)
-
-
-def _drawn(chances: FloatArray, rng: np.random.Generator) -> IntArray:
-    """Draw a class for each row of chances, which need not sum to 1."""
-    heights = np.cumsum(chances, axis=1)
-    # A share of the last entry: rounding cannot lead past it. A class without a chance has no
-    # height of its own and is never reached, for the draw lies strictly below the last.
-    below = heights <= rng.random((len(chances), 1)) * heights[:, -1:]
-    return np.asarray(below.sum(axis=1))
-
-
-def _place_among_equals(values: IntArray) -> IntArray:
-    """Return how many equal entries come before each.
-
-    >>> _place_among_equals(np.array([5, 7, 5, 5]))
-    array([0, 0, 1, 2])
-    """
-    order = np.argsort(values, kind="stable")
-    _, starts, repeats = np.unique(values[order], return_index=True, return_counts=True)
-    place = np.empty(values.size, dtype=np.int64)
-    place[order] = np.arange(values.size) - np.repeat(starts, repeats)
-    return place

@@ -96,8 +96,7 @@ class Logistic:
 
     def _scores(self, parameters: FloatArray, x: AnyFloats) -> AnyFloats:
         matrix = parameters.reshape(self.classes, self.features + 1).astype(self.dtype)
-        scores: AnyFloats = matrix @ x
-        return scores
+        return np.asarray(matrix @ x)
 
 
 def _own_class(y: IntArray) -> IntArray:

@@ -82,13 +82,16 @@ def check_scores(scores: Tensor, samples: int) -> None:
         )
 
 
-def check_losses(losses: Tensor, samples: int) -> None:
-    """Refuse a loss that is not one value per sample."""
-    if tuple(losses.shape) != (samples,):
+def checked_losses(loss: Loss, scores: Tensor, y: Tensor) -> Tensor:
+    """Return each sample's loss, or refuse scores or losses of another shape."""
+    check_scores(scores, len(y))
+    losses = loss(scores, y)
+    if tuple(losses.shape) != (len(y),):
         raise InputError(
-            f"loss must give one value per sample, got shape {tuple(losses.shape)} for {samples} "
+            f"loss must give one value per sample, got shape {tuple(losses.shape)} for {len(y)} "
             "samples; use reduction='none'"
         )
+    return losses
 
 
 def check_classes(y: Tensor, classes: int) -> None:

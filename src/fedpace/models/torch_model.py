@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -80,13 +81,12 @@ class TorchModel:
         threads: int | None = None,
     ) -> None:
         self._make = None if isinstance(module, nn.Module) or not callable(module) else module
-        self._module = modules.own_copy(
-            module if self._make is None else modules.seeded(0, self._make)
-        )
+        made = module if self._make is None else modules.seeded(0, self._make)
+        self._module = modules.own_copy(made)
         self._own = modules.trainable(self._module)
         self._start = self.flat(self._module)
         self._input_shape = input_shape
-        self._loss = modules.per_sample(loss)
+        self._losses = partial(modules.checked_losses, modules.per_sample(loss))
         loops = stacked is None and modules.has_convolutions(self._module)
         self.stacked = False if loops else stacked
         self._threads = None if threads is None else positive_count("threads", threads)
@@ -142,7 +142,7 @@ class TorchModel:
 
     def losses(self, parameters: FloatArray, x: AnyFloats, y: IntArray) -> AnyFloats:
         """Return each sample's loss, in evaluation mode."""
-        return self._evaluated(parameters, x, y, self._checked_losses)
+        return self._evaluated(parameters, x, y, self._losses)
 
     def correct(self, parameters: FloatArray, x: AnyFloats, y: IntArray) -> NDArray[np.bool_]:
         """Return whether the largest output is that of the class, in evaluation mode."""
@@ -151,7 +151,7 @@ class TorchModel:
     def _gradient(self, parameters: AnyFloats, x: AnyFloats, y: IntArray, out: AnyFloats) -> None:
         _seed_from(parameters, x, y)
         self._load(parameters)
-        loss = self._checked_losses(self._module(_tensor(x)), _tensor(y)).mean()
+        loss = self._losses(self._module(_tensor(x)), _tensor(y)).mean()
         found = torch.autograd.grad(loss, [*self._own.values()], materialize_grads=True)
         torch.cat([each.reshape(-1) for each in found], out=torch.from_numpy(out))
 
@@ -162,7 +162,7 @@ class TorchModel:
 
         def mean_loss(vector: Tensor, x: Tensor, y: Tensor) -> Tensor:
             outputs = functional_call(self._module, self._views(vector), (x,))
-            return self._checked_losses(outputs, y).mean()
+            return self._losses(outputs, y).mean()
 
         stacked = vmap(grad(mean_loss), randomness="different")
         torch.from_numpy(out).copy_(stacked(*map(_tensor, (parameters, x, y))))
@@ -194,12 +194,6 @@ class TorchModel:
                 found.append(measure(scores, labels))
         return torch.cat(found).numpy()
 
-    def _checked_losses(self, scores: Tensor, y: Tensor) -> Tensor:
-        modules.check_scores(scores, len(y))
-        losses = self._loss(scores, y)
-        modules.check_losses(losses, len(y))
-        return losses
-
     def _load(self, parameters: AnyFloats) -> None:
         """Write a flat vector into our own copy of the module."""
         vector = _tensor(np.asarray(parameters, dtype=np.float32))
@@ -209,11 +203,9 @@ class TorchModel:
 
     def _views(self, vector: Tensor) -> dict[str, Tensor]:
         """Return the parts of a flat vector by name, in the parameters' shapes."""
-        parts = torch.split(vector, [each.numel() for each in self._own.values()])
-        return {
-            name: part.view(each.shape)
-            for (name, each), part in zip(self._own.items(), parts, strict=True)
-        }
+        own = self._own
+        parts = torch.split(vector, [each.numel() for each in own.values()])
+        return {name: part.view(own[name].shape) for name, part in zip(own, parts, strict=True)}
 
     @contextmanager
     def _working(self) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from zlib import crc32
 
 import numpy as np
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.collections import PathCollection
     from matplotlib.figure import Figure
 
+Place: TypeAlias = tuple[float, float]
 # More points than this only make one blob, and a vector file of a hundred megabytes.
 MOST_POINTS = 20_000
 PICTURES = (".png", ".pdf", ".svg")
@@ -148,13 +149,7 @@ def draw_points(
 
 
 def label(
-    axes: Axes,
-    text: str,
-    at: tuple[float, float],
-    shift: tuple[float, float],
-    *,
-    along: Literal["x", "y"] = "y",
-    **style: Any,
+    axes: Axes, text: str, at: Place, shift: Place, *, along: Literal["x", "y"] = "y", **style: Any
 ) -> None:
     """Write beside a line: `at` counts along one axis, and as a share of the other."""
     place = axes.get_yaxis_transform() if along == "y" else axes.get_xaxis_transform()

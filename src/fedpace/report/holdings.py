@@ -99,13 +99,9 @@ def _draw_cells(axes: Axes, counts: IntArray, names: Sequence[str]) -> AxesImage
 
     n, classes = counts.shape
     least = counts[counts > 0].min()
-    picture = axes.imshow(
-        np.ma.masked_equal(counts.T, 0),
-        norm=LogNorm(least, max(DECADE * least, counts.max())),
-        cmap="viridis_r",
-        aspect="auto",
-        interpolation="nearest",
-    )
+    norm = LogNorm(least, max(DECADE * least, counts.max()))
+    some = np.ma.masked_equal(counts.T, 0)
+    picture = axes.imshow(some, norm=norm, cmap="viridis_r", aspect="auto", interpolation="nearest")
     axes.set(xlabel="client", ylabel="class")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if classes <= MOST_NAMES:

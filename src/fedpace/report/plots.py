@@ -19,6 +19,7 @@ from fedpace.studies.store import StoredRun
 
 Plot = dict[str, Any]
 COLOUR_TICKS = (0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
+# Plotly has no logarithmic colours: logarithms are coloured, and labelled with the numbers.
 COLOUR_BAR = {
     "title": {"text": "importance p·G, mean = 1", "side": "top", "font": {"size": 12}},
     "orientation": "h",
@@ -28,6 +29,7 @@ COLOUR_BAR = {
     "tickvals": [math.log10(value) for value in COLOUR_TICKS],
     "ticktext": [f"{value:g}" for value in COLOUR_TICKS],
 }
+COLOURED = {"size": 8, "colorscale": "Viridis", "showscale": True, "colorbar": COLOUR_BAR}
 DASHES = {"weighted": "dash", "statistical": "dashdot", "optimal-max": "longdash"}
 GREY = "#555"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
@@ -114,20 +116,12 @@ def _arrival(scheme: str, mean: float, loss: float) -> Plot:
 def _chances(scheme: str, run: StoredRun, q: FloatArray) -> Plot:
     share = relative_importance(run)
     order = drawn_clients(share)
-    # Plotly has no logarithmic colours: logarithms are coloured, and labelled with the numbers.
-    marker = {
-        "size": 8,
-        "color": numbers(np.log10(share[order])),
-        "colorscale": "Viridis",
-        "showscale": True,
-        "colorbar": COLOUR_BAR,
-    }
     points = trace_of(
         scheme,
         x=numbers(run.profile.times[order]),
         y=numbers(q[order]),
         mode="markers",
-        marker=marker,
+        marker={**COLOURED, "color": numbers(np.log10(share[order]))},
         text=[f"client {i}, importance {share[i]:.3g}" for i in order.tolist()],
         hovertemplate="%{text}<br>%{x:.3g} s, q = %{y:.3g}<extra></extra>",
     )

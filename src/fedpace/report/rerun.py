@@ -26,8 +26,10 @@ def command(setup: Setup, *, file: str, out: str) -> str:
     Measured runs need devices first: the line before starts a lab of them. A Flower federation is
     not started from here: its command is empty, see NO_COMMAND.
     """
-    network = setup.study.network
-    source, changes = _source(setup.study, file)
+    study, network = setup.study, setup.study.network
+    known = study.name in setups()
+    source = study.name if known else file
+    changes = [word for each in overrides(study) for word in ("--set", each)] if known else []
     if network is None:
         return shlex.join(["fedpace", "run", source, *_which(setup), *changes, "--out", out])
     if network.how == "flower":
@@ -44,13 +46,6 @@ def command(setup: Setup, *, file: str, out: str) -> str:
     up += ["--time-scale", repr(network.time_scale)]
     up += ["--paced"] * (network.how == "paced")
     return f"{shlex.join(up)}\n{shlex.join([*run, '--out', out])}"
-
-
-def _source(study: Study, file: str) -> tuple[str, list[str]]:
-    """Return what to run, and the options that change it."""
-    if study.name not in setups():
-        return file, []
-    return study.name, [word for override in overrides(study) for word in ("--set", override)]
 
 
 def _which(setup: Setup) -> list[str]:

@@ -53,9 +53,8 @@ def estimate_note(sweep: Sweep) -> str:
 
 def baseline_seconds(sweep: Sweep) -> Interval:
     """Return uniform's time to the target in the same setup, which does not depend on c."""
-    if sweep.base is None:
-        return Interval()
-    return mean_interval(times_of(sweep.base.of(BASELINE)).gross.values())
+    runs = [] if sweep.base is None else sweep.base.of(BASELINE)
+    return mean_interval(times_of(runs).gross.values())
 
 
 def _sensitivity(sweep: Sweep, scheme: str) -> Sensitivity:

@@ -10,7 +10,6 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -19,6 +18,7 @@ from fedpace.report.measured import measured_notes
 from fedpace.report.sensitivity import sensitivities
 from fedpace.report.setups import Sweep
 from fedpace.report.summary import BASELINE, PROPOSED, Interval, SchemeSummary, Summary
+from fedpace.report.tables import new_table
 
 NOTHING = "–"
 # Titles are broken into lines of about this many letters where room is short.
@@ -126,14 +126,11 @@ def csv_text(summaries: Sequence[Summary]) -> str:
 
 def html_table(summary: Summary) -> str:
     """Return the table for the page; the cells have the same text as in Markdown."""
-    shown = columns(summary)
+    shown, body = columns(summary), ""
     head = "".join(f"<th scope=col>{html.escape(column.title)}</th>" for column in shown)
-    body = "".join(
-        f'<tr data-scheme="{html.escape(row.scheme)}">'
-        + "".join(_html_cell(column.cell(row)) for column in shown)
-        + "</tr>\n"
-        for row in summary.rows
-    )
+    for row in summary.rows:
+        cells = "".join(_html_cell(column.cell(row)) for column in shown)
+        body += f'<tr data-scheme="{html.escape(row.scheme)}">{cells}</tr>\n'
     return f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>"
 
 
@@ -153,16 +150,11 @@ def sweep_table(sweep: Sweep) -> tuple[list[str], list[list[str]]]:
 def terminal_table(summary: Summary) -> Table:
     """Return the table for the terminal: the main columns, intervals below their values."""
     shown = main_columns(summary)
-    table = Table(
-        title=escape(heading(summary)),
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
-    for column in shown:
-        table.add_column(textwrap.fill(column.title, TITLE_WIDTH), justify="right", no_wrap=True)
-    table.columns[0].justify = "left"
+    titles = (textwrap.fill(column.title, TITLE_WIDTH) for column in shown)
+    table = new_table(escape(heading(summary)), *titles)
+    table.title_style, table.padding = "bold", (0, 1, 0, 0)
+    for column in table.columns:
+        column.no_wrap = True
     for row in summary.rows:
         cells = (column.cell(row) for column in shown)
         table.add_row(*("\n".join(escape(part) for part in cell if part) for cell in cells))

@@ -17,17 +17,11 @@ BARS = "Bars: computing (dark) and transfer both ways (pale), one put after the 
 def timeline_plot(shown: Timeline) -> Plot:
     """Return a bar per reply, a cross per missing one, and what the rounds were for."""
     layout = plots.blank_layout("wall-clock time, s", "client (its usual time, s)")
-    ticks, labels = client_labels(shown, MOST_LABELS)
+    places, labels = client_labels(shown, MOST_LABELS)
+    ticks = {"tickmode": "array", "tickvals": places, "ticktext": labels, "tickfont": {"size": 9}}
     span = [shown.stages[0].start, shown.stages[-1].end]
     layout["xaxis"] |= {"range": numbers(span), "showgrid": False}
-    layout["yaxis"] |= {
-        "range": list(shown.height),
-        "tickmode": "array",
-        "tickvals": ticks,
-        "ticktext": labels,
-        "tickfont": {"size": 9},
-        "showgrid": False,
-    }
+    layout["yaxis"] |= {"range": list(shown.height), "showgrid": False, **ticks}
     layout["yaxis"]["title"]["standoff"] = 12
     layout |= {"barmode": "overlay", "hovermode": "closest", "bargap": 0.2}
     _draw_stages(layout, shown)
