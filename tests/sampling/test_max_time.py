@@ -195,6 +195,42 @@ def test_groups_of_clients_lose_nothing(monkeypatch: pytest.MonkeyPatch, cap: fl
 
 
 @pytest.mark.parametrize("cap", [None, 0.5])
+@pytest.mark.parametrize("ratio", [0.1, 1.0, 1e4])
+def test_a_large_fleet_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, ratio: float, cap: float | None
+) -> None:
+    fleet = random_fleet(3000, 0)
+    c = ratio * fleet.least_variance
+    plain = solve_max_time(*fleet, c, 10, max_weight=cap)
+    monkeypatch.setattr(max_time, "LARGE", 2999)
+    large = solve_max_time(*fleet, c, 10, max_weight=cap)
+    check_valid(large, 3000)
+    assert large.objective <= plain.objective * (1 + 1e-9)
+    assert np.all(cap is None or fleet.weights / (10 * large.q) <= (cap or 1) * (1 + 1e-9))
+
+
+def test_the_fastest_and_the_slowest_of_a_large_fleet_stand_alone() -> None:
+    n = max_time.LARGE + 1
+    ones = np.ones(n)
+    fleet = max_time._Fleet(ones / n, np.arange(1.0, n + 1), 1.0, 10, None)
+    small, member = max_time._grouped(fleet)
+    sizes = np.bincount(member)
+    assert sizes.sum() == n
+    assert sizes.max() <= n // max_time.GROUPS + 1
+    assert np.all(sizes[:10] == 1)
+    assert np.all(sizes[-10:] == 1)
+    assert small.times[:10].tolist() == list(range(1, 11))
+    assert np.all(np.diff(small.times) > 0)
+
+
+def test_every_optimum_that_may_be_the_least_is_kept_once() -> None:
+    q = np.ones(1)
+    values = [2.5, 1.0, 1 + 1e-12, 1.005, 1.005 + 1e-12, 1.02]
+    found = [max_time._Found(q, value, 1, True) for value in values]
+    assert [each.objective for each in max_time._optima(found)] == [1.0, 1.005]
+
+
+@pytest.mark.parametrize("cap", [None, 0.5])
 @pytest.mark.parametrize("ratio", [0.1, 100.0])
 def test_a_few_groups_of_a_small_fleet_are_a_good_start(
     monkeypatch: pytest.MonkeyPatch, ratio: float, cap: float | None
