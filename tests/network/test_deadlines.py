@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedpace.errors import InputError
-from fedpace.network.waiting import Deadlines
+from fedpace.network.attendance import Deadlines
 
 
 def measured(times: list[float]) -> Deadlines:

@@ -226,7 +226,7 @@ def test_the_fastest_and_the_slowest_of_a_large_fleet_stand_alone() -> None:
 def test_every_optimum_that_may_be_the_least_is_kept_once() -> None:
     q = np.ones(1)
     values = [2.5, 1.0, 1 + 1e-12, 1.005, 1.005 + 1e-12, 1.02]
-    found = [max_time._Found(q, value, 1, True) for value in values]
+    found = [max_time._Descent(q, value, 1, True) for value in values]
     assert [each.objective for each in max_time._optima(found)] == [1.0, 1.005]
 
 

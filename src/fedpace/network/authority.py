@@ -23,7 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 # Clocks of small devices may lag behind.
 BACKDATED = datetime.timedelta(days=2)
-# What expires within so many days is made anew: there must be time to bring it to all devices.
+# What expires within this many days is made anew: there must be time to bring it to all devices.
 # Where even new ones are short-lived, it is half of their life.
 SOON = 30
 

@@ -100,7 +100,7 @@ class DeviceServer:
         return sorted(i for i, each in connections.items() if each.prepared is None)
 
     def away_for(self, seconds: float) -> bool:
-        """Return whether all who are not connected have been away for so long, or never came."""
+        """Return whether all who are not connected have been away for `seconds`, or never came."""
         now, connections = time.monotonic(), self._lobby.connections.copy()
         since = self._lobby.away_since.items()
         return all(client in connections or now - left >= seconds for client, left in since)
@@ -136,7 +136,7 @@ class DeviceServer:
         self._in_loop(self._lobby.ask(clients, question, tell, seconds))
 
     def wait(self, seconds: float) -> None:
-        """Wait until who can be asked may have changed, at most so long."""
+        """Wait until who can be asked may have changed, at most `seconds`."""
         with self._changed:
             self._changed.wait(seconds)
 

@@ -12,9 +12,9 @@ import numpy as np
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError, TooFewClientsError
 from fedpace.models.model import Model
+from fedpace.network.attendance import GRACE, Attendance, Deadlines, Inbox
 from fedpace.network.device_server import DeviceServer
 from fedpace.network.screen import Screen
-from fedpace.network.waiting import GRACE, Attendance, Deadlines, Inbox
 from fedpace.network.wire import Floats
 from fedpace.remote.replies import as_reply
 from fedpace.remote.roster import Roster

@@ -157,7 +157,7 @@ class Channel:
 
 
 class _Bucket:
-    """Let so many bytes pass per second, in pieces of a fiftieth of a second."""
+    """Let `rate` bytes pass per second, in pieces of a fiftieth of a second."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate

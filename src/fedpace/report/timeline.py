@@ -28,7 +28,7 @@ PHASES = {
 LEAST_LABELLED = 0.1
 
 
-class Reply(NamedTuple):
+class DrawnReply(NamedTuple):
     """A bar: from the round's start to the arrival; `computing` is 0 where it was not measured."""
 
     client: int
@@ -72,7 +72,7 @@ class Timeline(NamedTuple):
     clients: list[int]
     usual: FloatArray
     rounds: list[float]
-    replies: list[Reply]
+    replies: list[DrawnReply]
     missing: list[Missing]
     stages: list[Stage]
 
@@ -147,12 +147,12 @@ def _timeline(run: StoredRun, usual: FloatArray) -> Timeline:
     )
 
 
-def _replies(row: Row) -> list[Reply]:
+def _replies(row: Row) -> list[DrawnReply]:
     # Not every client may tell; that of one whose clock is off is not longer than the whole.
     told = row.computing_seconds if row.computing_seconds.size else 0 * row.client_seconds
     computing = np.minimum(np.nan_to_num(told), row.client_seconds)
     each = zip(row.clients.tolist(), row.client_seconds.tolist(), computing.tolist(), strict=True)
-    return [Reply(client, row.round, _start(row), took, part) for client, took, part in each]
+    return [DrawnReply(client, row.round, _start(row), took, part) for client, took, part in each]
 
 
 def _start(row: Row) -> float:

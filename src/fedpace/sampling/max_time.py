@@ -117,7 +117,7 @@ class _Fleet(NamedTuple):
     floors: FloatArray | None
 
 
-class _Found(NamedTuple):
+class _Descent(NamedTuple):
     q: FloatArray
     objective: float
     steps: int
@@ -156,7 +156,7 @@ def _starts(fleet: _Fleet) -> tuple[float, list[FloatArray]]:
     return mean_bound, [_spread_out(each.q, fleet, small, member) for each in optima]
 
 
-def _optima(found: list[_Found]) -> list[_Found]:
+def _optima(found: list[_Descent]) -> list[_Descent]:
     """Return one descent to each optimum that may be the least one of the whole fleet."""
     found = sorted(found, key=lambda each: each.objective)
     kept = found[:1]
@@ -204,13 +204,13 @@ def _grouped(fleet: _Fleet) -> tuple[_Fleet, IntArray]:
     return fleet._replace(importance=importance, times=times, floors=floors), member
 
 
-def _descend(fleet: _Fleet, start: FloatArray) -> _Found:
+def _descend(fleet: _Fleet, start: FloatArray) -> _Descent:
     """Majorise, minimise, repeat, until the objective stops falling.
 
     The start itself is never the answer: it need not respect the floors, the steps do.
     """
     cost = sorted_marginal_times(start, fleet.times, fleet.k)
-    best = _Found(start, np.inf, 0, False)
+    best = _Descent(start, np.inf, 0, False)
     for step in range(1, STEP_LIMIT + 1):
         cost.excess[:] /= cost.first
         tilt = solve_tilt(fleet.importance, cost.excess, fleet.c, fleet.floors)
@@ -218,7 +218,7 @@ def _descend(fleet: _Fleet, start: FloatArray) -> _Found:
         objective = cost.round_time * _spread(fleet, tilt.q)
         if not objective < best.objective * (1 - LEAST_DECREASE):
             return best._replace(steps=step, converged=tilt.converged)
-        best = _Found(tilt.q, objective, step, False)
+        best = _Descent(tilt.q, objective, step, False)
     return best
 
 
@@ -235,7 +235,7 @@ def _residual(fleet: _Fleet, q: FloatArray) -> float:
     return residual(q, fleet.importance, relative, fleet.c, fleet.floors)
 
 
-def _certified(fleet: _Fleet, best: _Found, lower: float) -> tuple[_Found, float]:
+def _certified(fleet: _Fleet, best: _Descent, lower: float) -> tuple[_Descent, float]:
     """Raise the lower bound by dynamic programming, and descend from what it finds."""
     for _ in range(2):
         bound, starts = certify(*fleet, best.q, best.objective)

@@ -52,7 +52,7 @@ class Finished(NamedTuple):
     failures: tuple[Failure, ...]
 
 
-class _Clock:
+class _Progress:
     """Keep the standing of a study, and tell it after every run."""
 
     def __init__(
@@ -127,7 +127,7 @@ def run_study(
     store = Store(directory)
     store.tidy()
     todo = [job for job in jobs if not is_stored(store, study, job, say)]
-    clock = _Clock(len(jobs), todo, show)
+    clock = _Progress(len(jobs), todo, show)
     wanted = _still_wanted(store, study, todo, clock, say)
     order = Order.of(study, schemes)
     if scheduler is None or not todo:
@@ -180,7 +180,7 @@ def usable_cores() -> int:
 
 
 def _still_wanted(
-    store: Store, study: Study, todo: Iterable[Job], clock: _Clock, warn: Warn
+    store: Store, study: Study, todo: Iterable[Job], clock: _Progress, warn: Warn
 ) -> Iterator[Job]:
     """Yield the jobs that no other process has stored in the meantime."""
     for job in todo:
@@ -191,7 +191,7 @@ def _still_wanted(
 
 
 def _stored(
-    store: Store, study: Study, results: Iterator[tuple[Job, Done]], clock: _Clock
+    store: Store, study: Study, results: Iterator[tuple[Job, Done]], clock: _Progress
 ) -> tuple[Failure, ...]:
     """Store what comes back, and return what went wrong."""
     failures: list[Failure] = []
