@@ -11,7 +11,7 @@ import pytest
 
 from fedpace.errors import InputError, TooFewClientsError
 from fedpace.estimation.solve import Solve
-from fedpace.network import waiting
+from fedpace.network import attendance
 from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
 from fedpace.rounds.run import train
@@ -232,7 +232,7 @@ def test_gives_an_evaluation_twice_as_long_each_time(server: DeviceServer) -> No
 def test_learns_from_late_answers_how_long_an_evaluation_takes(
     server: DeviceServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "UNKNOWN", 0.05)  # 0.2 s in the third attempt
+    monkeypatch.setattr(attendance, "UNKNOWN", 0.05)  # 0.2 s in the third attempt
     for client in range(N):
         Fake(server.address[1], client, evaluating_for(0.3, client))
     devices = prepared(server, deadline=None)

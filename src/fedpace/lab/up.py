@@ -28,7 +28,7 @@ from fedpace.times.distributions import usual_times
 
 PORT = 7100
 LOOPBACK = "127.0.0.1"
-# A round in which a device does not answer: this many times the longest time asked for, and some seconds.
+# A round in which a device does not answer: a multiple of the longest time, and seconds more.
 DEADLINE, DEADLINE_MORE = 5.0, 30.0
 
 
