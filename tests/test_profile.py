@@ -242,3 +242,14 @@ def test_probabilities_are_a_fresh_array_even_with_zeros() -> None:
 )
 def test_what_are_no_probabilities_is_refused(q: list[float], message: str) -> None:
     assert refusal(lambda: probabilities(q, 2)).startswith(message)
+
+
+def test_the_same_fleet_with_another_ratio() -> None:
+    fleet = Profile([0.5, 0.5], [1.0, 4.0], [3.0, 1.0])
+    other = fleet.with_ratio(2.5)
+    assert other.beta_over_alpha == 2.5
+    np.testing.assert_array_equal(other.times, fleet.times)
+    with pytest.raises(
+        InputError, match=r"--beta-over-alpha must be finite and at least 0, got -1"
+    ):
+        fleet.with_ratio(-1.0, "--beta-over-alpha")

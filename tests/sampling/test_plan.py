@@ -180,3 +180,8 @@ def test_usual_ks_are_round_numbers_up_to_n_with_both_ends(n: int, k: int) -> No
         assert str(each)[0] in "125"
         assert set(str(each)[1:]) <= {"0"}
     assert all(b <= 2.5 * a for a, b in itertools.pairwise(found) if b <= n)
+
+
+def test_a_prediction_in_numbers_leaves_out_the_design() -> None:
+    (row,) = plan(Profile(*random_fleet(5, 0)), 3, schemes=["uniform"])
+    assert row.numbers() == {name: getattr(row, name) for name in row._fields if name != "design"}

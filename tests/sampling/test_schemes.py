@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fedpace import SCHEMES, Design, InputError, Profile, WithReplacement
 from fedpace.conformance import check_design
+from fedpace.sampling.schemes import needs_counts_only, scheme_named
 from tests.sampling.fleets import Fleet, extreme_fleets, fleets, random_fleet, ratios
 from tests.sampling.own_design import halves
 
@@ -142,3 +143,19 @@ def test_schemes_with_nothing_to_choose_take_no_notice_of_a_cap(name: str) -> No
     profile = Profile(*random_fleet(5, 0))
     free, capped = (SCHEMES[name](profile, 4, max_weight=cap) for cap in (None, 0.01))
     assert free.largest_weight == capped.largest_weight
+
+
+def test_schemes_of_fedpace_and_ones_own_say_whether_counts_are_all_they_need() -> None:
+    def mine(profile: Profile, k: int, *, max_weight: float | None = None) -> Design:
+        return WithReplacement(profile.weights, k, profile.weights)
+
+    needing = [name for name, scheme in SCHEMES.items() if needs_counts_only(scheme)]
+    assert needing == ["full", "uniform", "weighted"]
+    assert not needs_counts_only(mine)
+    mine.needs_counts_only = True  # type: ignore[attr-defined]
+    assert needs_counts_only(mine)
+
+
+def test_a_class_is_no_scheme() -> None:
+    with pytest.raises(InputError, match=r"must be a function .*, got 'pathlib:Path', a type; "):
+        scheme_named("pathlib:Path")
