@@ -14,17 +14,19 @@ demo: $(VENV)/.run  ## Run the paper's comparison on Simulation Setup 1: table, 
 	$(BIN)/fedpace run simulation-1 --schemes all --seeds 3 --out demo
 	$(BIN)/fedpace report demo
 
+# A worker keeps to neighbours, which share a lab, a browser or a cluster, until the other is done.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 # sampling/ and profile.py must be covered wholly by these, their own tests. Measuring makes tests
 # half as long again, so the others go without; `make coverage` measures all.
 COVERING := src/fedpace/sampling src/fedpace/profile.py tests/sampling tests/test_profile.py
 
 test: $(VENV)/.dev  ## Run all tests, doctests and README blocks; sampling/ must be covered wholly
-	$(BIN)/python -m pytest -n 2 --cov --cov-report= $(COVERING)
+	$(PYTEST) --cov --cov-report= $(COVERING)
 	$(BIN)/python -m coverage report --include='src/fedpace/sampling/*,src/fedpace/profile.py' --fail-under=100
-	$(BIN)/python -m pytest -n 2 $(COVERING:%=--ignore=%)
+	$(PYTEST) $(COVERING:%=--ignore=%)
 
 coverage: $(VENV)/.dev  ## Run all tests, and print the lines of the package that none of them runs
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=
+	$(PYTEST) --cov --cov-report=
 	$(BIN)/python -m coverage report
 
 static: $(VENV)/.dev
