@@ -17,6 +17,9 @@ from fedpace.checks import FloatArray, IntArray
 from fedpace.files import write_text
 from fedpace.rounds.backend import NOBODY, NOTHING
 
+# The losses that must be below a target on average for it to be reached for good.
+SUSTAINED = 10
+
 
 class Row(NamedTuple):
     """The state after a round; row 0 is the initial model.
@@ -30,6 +33,7 @@ class Row(NamedTuple):
     its phase, ended with this round.
 
     Where the global loss was not evaluated, `loss` is the estimate and `accuracy` is NaN.
+    `sustained_loss` is the mean of the last ten evaluated losses, NaN before there are ten.
 
     A new column is added here, and filled in `fedpace.rounds.run`: the files follow.
     """
@@ -53,6 +57,7 @@ class Row(NamedTuple):
     missing: IntArray = NOBODY
     refused: IntArray = NOBODY
     waiting_seconds: float = 0.0
+    sustained_loss: float = math.nan
     ended: str = ""
 
     @property
@@ -104,6 +109,22 @@ def unpacked_rows(arrays: Mapping[str, NDArray[Any]]) -> list[Row]:
         if name in arrays
     }
     return [Row(**{name: column[i] for name, column in columns.items()}) for i in range(count)]
+
+
+def sustained_loss(rows: Sequence[Row], row: Row) -> float:
+    """Return the mean of the last ten evaluated losses, the new row's among them.
+
+    The initial model does not count; before there are ten it is NaN.
+    """
+    if not row.evaluated:
+        return rows[-1].sustained_loss if rows else math.nan
+    losses = [row.loss]
+    for each in reversed(rows):
+        if len(losses) == SUSTAINED or not each.round or each.phase.startswith("pilot"):
+            break
+        if each.evaluated:
+            losses.append(each.loss)
+    return math.fsum(losses) / SUSTAINED if len(losses) == SUSTAINED else math.nan
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from fedpace.errors import InputError
 from fedpace.profile import Profile
 from fedpace.rounds.backend import Backend, Reply, Task
 from fedpace.rounds.checkpoint import Journal
-from fedpace.rounds.rows import History, Row
+from fedpace.rounds.rows import History, Row, sustained_loss
 from fedpace.rounds.sampler import START, Known, Phase, Plan, Sampler, phase_of, plan_of
 from fedpace.rounds.schedules import Schedule
 from fedpace.rounds.server import Average, Server, applied
@@ -126,6 +126,8 @@ class Run:
             n = self.backend.weights.size
             self.state, used = applied(self.state, self.server, drawn.draw, reply, n=n)
             row = self._evaluated(self._row(drawn, reply, used))
+        if self.phase.until is None:
+            row = row._replace(sustained_loss=sustained_loss(self.rows, row))
         row = row._replace(ended=self.phase.ending(self._stop).reason(row))
         self._record(row)
         return row
@@ -206,7 +208,7 @@ class Run:
             return row._replace(loss=before.loss, accuracy=before.accuracy)
         every = self._evaluate_every
         rule = self.phase.ending(self._stop)
-        promise = rule.reason(row)
+        promise = rule.promise(row)
         unknown = not row.losses.size and not self._stop.blind
         due = bool(promise) or unknown or (every > 0 and row.round % every == 0)
         found = self.backend.evaluate(self.state.parameters, due=due)
@@ -216,7 +218,7 @@ class Run:
                 return row._replace(loss=found.loss)
         unmeasured = row._replace(loss=math.nan)
         # An estimate that nobody could check must not end the run.
-        return unmeasured if promise and rule.reason(unmeasured) != promise else row
+        return unmeasured if promise and rule.promise(unmeasured) != promise else row
 
     def _record(self, row: Row) -> None:
         """Let the sampler learn, change the phase if it says so, and keep the round."""

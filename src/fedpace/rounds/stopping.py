@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedpace.rounds.rows import Row
 
@@ -16,7 +16,8 @@ class Stop:
     """Stop at whichever comes first; what is None does not count.
 
     A loss that is no longer finite always stops: nothing can come of it. With `blind`, a loss of
-    NaN means that nobody measured it, and training goes on.
+    NaN means that nobody measured it, and training goes on. With `sustained`, the loss has been
+    reached when the mean of the last ten evaluated losses has: one lucky round is not enough.
     """
 
     loss: float | None = None
@@ -24,12 +25,13 @@ class Stop:
     rounds: int | None = None
     seconds: float | None = None
     blind: bool = False
+    sustained: bool = False
 
     def reason(self, row: Row) -> str:
         """Return why training ends after this row; empty if it goes on."""
         if not math.isfinite(row.loss) and not (self.blind and math.isnan(row.loss)):
             return DIVERGED
-        if self.loss is not None and row.loss <= self.loss:
+        if self.loss is not None and self._judged(row) <= self.loss:
             return "target loss"
         if self.accuracy is not None and row.accuracy >= self.accuracy:
             return "target accuracy"
@@ -38,3 +40,10 @@ class Stop:
         if self.seconds is not None and row.seconds >= self.seconds:
             return TIME_IS_UP
         return ""
+
+    def promise(self, row: Row) -> str:
+        """Return what this row, were its loss the evaluated one, would end or begin to end."""
+        return replace(self, sustained=False).reason(row)
+
+    def _judged(self, row: Row) -> float:
+        return row.sustained_loss if self.sustained else row.loss

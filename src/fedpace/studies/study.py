@@ -139,9 +139,14 @@ class PilotsSection(_Section):
 
 
 class StopSection(_Section):
-    """When a run ends: whichever comes first."""
+    """When a run ends: whichever comes first.
+
+    With `sustained`, a run goes on past the first touch of the target loss, until the mean of its
+    last ten evaluated losses reaches it; the report gives both times.
+    """
 
     loss: Finite | None = None
+    sustained: bool = False
     accuracy: Finite | None = None
     rounds: Count | None = None
     seconds: Positive | None = None
