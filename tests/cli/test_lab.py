@@ -13,14 +13,19 @@ import numpy as np
 import pytest
 
 from fedpace.cli.lab import print_calibration
+from fedpace.cli.lab_run import _Rounds
 from fedpace.lab.calibration import Calibrated, Measured
 from fedpace.network.device import serve
 from fedpace.network.device_server import DeviceServer
+from fedpace.network.measure import RunProgress
 from fedpace.network.shard import OwnShard
 from fedpace.rounds.local import LocalTrainer
+from fedpace.rounds.stopping import Stop
+from fedpace.studies.processes import Job
 from tests.lab.labs import begin, finished, lab, lab_name, write_setup
 from tests.lab.test_register import LAB
 from tests.network.fleet import free_port, until
+from tests.rounds.fakes import row
 
 
 def refused(*args: object) -> str:
@@ -182,3 +187,11 @@ def test_certificates_are_made_for_a_number_of_devices_and_added_to(tmp_path: Pa
 def test_certificates_need_a_server(tmp_path: Path) -> None:
     line = refused("certs", "--out", tmp_path / "certs", "--devices", 2, "--server", " , ")
     assert "--server must be a name or an address" in line
+
+
+def test_progress_tells_the_mean_that_will_end_the_run() -> None:
+    at = row(round=12, seconds=3.0, loss=0.5, sustained_loss=0.75)
+    now = RunProgress(Job("uniform", 0), 0, 2, at)
+    assert "loss 0.5000 (mean of the last ten 0.7500)" in _Rounds(Stop(sustained=True)).line(now)
+    assert "mean" not in _Rounds(Stop()).line(now)
+    assert "nan" not in _Rounds(Stop(sustained=True)).line(now._replace(row=row()))

@@ -9,7 +9,7 @@ from shutil import copytree
 import pytest
 
 from fedpace.cli.report import stored_runs
-from fedpace.report.study_tables import CAPTION
+from fedpace.report.notes import CAPTION
 from fedpace.studies.study import load_study
 from tests.cli.calling import assert_refused, run
 from tests.report.made import small_study, store_real_runs

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -67,3 +69,27 @@ def arriving(study: Study, scheme: str, seed: int, seconds: float, *, rounds: in
 def missing(study: Study, scheme: str, seed: int) -> StoredRun:
     """Return a run that never reaches the loss 1.75."""
     return made_run(study, scheme, seed, [START, ("train", 1, 9.0, 1.9, 0.3)])
+
+
+def sustaining(
+    study: Study, scheme: str, seed: int, touched: float, sustained: float = math.inf
+) -> StoredRun:
+    """Return a run that touches the loss 1.75, loses it, and sustains it later, or never."""
+    third = sustained if math.isfinite(sustained) else touched + 1
+    run = made_run(
+        study,
+        scheme,
+        seed,
+        [
+            START,
+            ("train", 1, touched, 1.7, 0.5),
+            ("train", 2, touched + 0.5, 1.8, 0.6),
+            ("train", 3, third, 1.7, 0.6),
+            ("train", 4, third + 1, 1.6, 0.6),
+        ],
+    )
+    means = (math.nan, 1.9, 1.85, *((1.75, 1.74) if math.isfinite(sustained) else (1.8, 1.76)))
+    rows = [
+        row._replace(sustained_loss=mean) for row, mean in zip(run.history.rows, means, strict=True)
+    ]
+    return replace(run, history=History(rows))

@@ -7,14 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedpace.report.arrivals import arrival
 from fedpace.report.curves import curve, has, own_rounds
 from fedpace.report.latex import latex
 from fedpace.report.measured import fared, how_measured, measured_line, measured_notes
+from fedpace.report.notes import NO_ACCURACY, notes
 from fedpace.report.page import page
 from fedpace.report.setups import Setup, setups_of
 from fedpace.report.study_figures import curve_figure, write_figures
-from fedpace.report.study_tables import NO_ACCURACY, markdown, notes
-from fedpace.report.summary import arrival, summarise
+from fedpace.report.study_tables import markdown
+from fedpace.report.summary import summarise
 from fedpace.rounds.rows import History
 from fedpace.studies.store import StoredRun
 from fedpace.studies.study import load_study

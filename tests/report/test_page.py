@@ -38,6 +38,8 @@ FLAGS = (
 # The column of the page, and the one of the CSV whose numbers it shows.
 SHOWN = {
     "time to loss 1.75, s": "seconds",
+    "time until sustained, s": "sustained_seconds",
+    "time vs optimal-mean, sustained": "sustained_to_proposed",
     "rounds": "rounds",
     "pilot time, s": "pilot_seconds",
     "time without pilots, s": "net_seconds",

@@ -9,14 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from fedpace.report.intervals import mean_interval, ratio_interval
 from fedpace.report.setups import Setup, setups_of, without_sweeps
-from fedpace.report.summary import (
-    SchemeSummary,
-    Summary,
-    mean_interval,
-    ratio_interval,
-    summarise,
-)
+from fedpace.report.summary import SchemeSummary, Summary, summarise
 from fedpace.studies.store import StoredRun
 
 from .made import START, arriving, made_run, missing, small_study

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedpace.errors import InputError
 from fedpace.rounds.rows import LISTS, NUMBERS, History
 
 from .fakes import row
@@ -57,6 +58,24 @@ def test_time_and_rounds_to_an_accuracy_count_until_it_is_first_reached() -> Non
 def test_a_loss_that_is_not_a_number_reaches_nothing() -> None:
     rows = [each._replace(loss=math.nan) for each in history().rows]
     assert History(rows).time_to(loss=100) == math.inf
+
+
+def test_a_sustained_loss_is_reached_when_the_mean_of_the_last_is() -> None:
+    means = [math.nan, math.nan, 1.2, 0.9]
+    rows = [
+        each._replace(sustained_loss=mean) for each, mean in zip(history().rows, means, strict=True)
+    ]
+    assert History(rows).time_to(loss=1.0) == 1.25
+    assert History(rows).time_to(loss=1.0, sustained=True) == 3.75
+    assert History(rows).rounds_to(loss=1.2, sustained=True) == 2
+    assert History(rows).time_to(loss=0.8, sustained=True) == math.inf
+    # An accuracy counts when it is reached, as ever.
+    assert History(rows).time_to(loss=0.8, accuracy=0.5, sustained=True) == 2.5
+
+
+def test_a_sustained_time_without_a_loss_is_refused() -> None:
+    with pytest.raises(InputError, match="sustained must come with a loss"):
+        history().time_to(accuracy=0.5, sustained=True)
 
 
 def test_an_empty_history_reaches_nothing() -> None:

@@ -178,7 +178,8 @@ class _Rounds:
         if row is None:
             return f"{run}: waiting for devices"
         measured = f"{row.phase} round {row.round}, {row.seconds:.1f} s measured"
-        return f"{run}: {measured}, loss {row.loss:.4f}{self._left(now.job, row)}"
+        mean = f" (mean of the last ten {row.sustained_loss:.4f})" * self._judged(row)
+        return f"{run}: {measured}, loss {row.loss:.4f}{mean}{self._left(now.job, row)}"
 
     def print_sometimes(self, now: RunProgress) -> None:
         """Print a line when a run begins, and again after a while."""
@@ -186,6 +187,10 @@ class _Rounds:
         if now.row is None or time.monotonic() - self._printed > EVERY:
             self._printed = time.monotonic()
             print(line, file=sys.stderr, flush=True)
+
+    def _judged(self, row: Row) -> bool:
+        """Tell whether the run ends by the mean of its last losses, and there is one."""
+        return self._stop.sustained and math.isfinite(row.sustained_loss)
 
     def _left(self, job: Job, row: Row) -> str:
         """Say how long it may take until the run's last round or second."""

@@ -33,10 +33,11 @@ def report_command(
     """Compare the schemes of a study: a table, figures, and a page for the browser."""
     options.need("sim,report", "pydantic")
     from fedpace.report.measured import measured_line
+    from fedpace.report.notes import CAPTION, missed, sustained_note
     from fedpace.report.page import page
     from fedpace.report.setups import setups_of, without_sweeps
     from fedpace.report.study_figures import write_figures
-    from fedpace.report.study_tables import CAPTION, missed, terminal_table
+    from fedpace.report.study_tables import terminal_table
     from fedpace.report.summary import summarise
     from fedpace.report.tables import print_tables
 
@@ -46,7 +47,8 @@ def report_command(
     tables = list(_tables(summaries, sweeps, out))
     for summary in summaries:
         print_tables(terminal_table(summary))
-        print(CAPTION, *measured_line(summary.setup), *missed(summary), sep="\n", end="\n\n")
+        said = [*measured_line(summary.setup), *sustained_note(summary), *missed(summary)]
+        print(CAPTION, *said, sep="\n", end="\n\n")
     console = Console(stderr=True)
     with console.status("drawing …") if console.is_terminal else nullcontext():
         figures = list(write_figures(summaries, sweeps, made_folder(out / FIGURES, "--out")))

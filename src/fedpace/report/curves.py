@@ -37,8 +37,8 @@ class Curve(NamedTuple):
 class Panel(NamedTuple):
     """What a figure shows, accuracy in percent: the curve of each scheme, and marks.
 
-    `target` is NaN if there is none. `arrivals` are the mean arrivals at the target loss, by
-    scheme; `pilots` the places where pilots end.
+    `target` is NaN if there is none. `arrivals` are the mean first arrivals at the target
+    loss, by scheme; `pilots` the places where pilots end.
     """
 
     curves: dict[str, Curve]

@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Sequence
 
 from fedpace.report.measured import how_measured
-from fedpace.report.study_tables import CAPTION, TITLE_WIDTH, Column, heading, main_columns
+from fedpace.report.notes import CAPTION, sustained_note
+from fedpace.report.study_tables import Column, heading, main_columns
 from fedpace.report.summary import SchemeSummary, Summary
 
 # What LaTeX reads as a command or does not have in its fonts.
@@ -18,6 +19,8 @@ ESCAPES = str.maketrans(
     }
 )  # fmt: skip
 NEW_LINE = r"\\"
+# Titles are broken into lines of about this many letters, so that the table fits a page.
+TITLE_WIDTH = 10
 
 
 def latex(summaries: Sequence[Summary]) -> str:
@@ -26,8 +29,9 @@ def latex(summaries: Sequence[Summary]) -> str:
 
 
 def _table(summary: Summary) -> str:
-    shown = main_columns(summary)
-    about = f"{CAPTION} {how_measured(summary.setup.study)}".rstrip()
+    shown = main_columns(summary, "print")
+    said = [CAPTION, *sustained_note(summary), how_measured(summary.setup.study)]
+    about = " ".join(said).rstrip()
     body = [line for row in summary.rows for line in _row(row, shown)]
     return "\n".join(
         [

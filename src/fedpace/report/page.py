@@ -14,12 +14,13 @@ from string import Template
 import fedpace
 from fedpace.errors import needs
 from fedpace.report.figures import colour
+from fedpace.report.notes import notes
 from fedpace.report.plots import Plot, chances_plots, curve_plot, sensitivity_plot
 from fedpace.report.rerun import NO_COMMAND, command, toml
 from fedpace.report.sensitivity import estimate_note
 from fedpace.report.setups import Setup, Sweep
-from fedpace.report.study_figures import TARGET_NOTE, shown_curves
-from fedpace.report.study_tables import heading, html_table, notes, sweep_table
+from fedpace.report.study_figures import shown_curves, target_note
+from fedpace.report.study_tables import heading, html_table, sweep_table
 from fedpace.report.summary import Summary
 from fedpace.report.timeline import timelines
 from fedpace.report.timeline_plot import page_caption, timeline_plot
@@ -72,8 +73,9 @@ def page(
 
 def _setup_section(summary: Summary, plots: dict[str, Plot], again: str) -> str:
     setup = summary.setup
+    dots = target_note(setup.study)
     figures = [
-        _figure(plots, TITLES[name], BAND + TARGET_NOTE * (y == "loss"), curve_plot(summary, y, x))
+        _figure(plots, TITLES[name], BAND + dots * (y == "loss"), curve_plot(summary, y, x))
         for name, y, x in shown_curves(setup)
     ]
     figures += [_figure(plots, name, CHANCES, plot) for name, plot in chances_plots(setup)]

@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedpace.report.arrivals import times_of
+from fedpace.report.intervals import Interval, mean_interval
 from fedpace.report.setups import Sweep
-from fedpace.report.summary import BASELINE, Interval, mean_interval, times_of
+from fedpace.report.summary import BASELINE
 
 
 class Sensitivity(NamedTuple):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpace.checks import FloatArray, IntArray
+from fedpace.report.arrivals import sustains
 from fedpace.report.curves import Abscissa, Ordinate, Panel, panel, shows_accuracy
 from fedpace.report.figures import colour, draw_points, label, new_figure, plain_numbers, save
 from fedpace.report.measured import how_measured
@@ -25,6 +26,7 @@ from fedpace.report.summary import BASELINE, Summary
 from fedpace.report.timeline import timelines
 from fedpace.report.timeline_figure import timeline_figure
 from fedpace.studies.store import StoredRun
+from fedpace.studies.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +47,8 @@ LABELS = {
     "round": "round",
 }
 BAND_NOTE = "Lines: mean over seeds. Bands: central 80 % of the runs."
-TARGET_NOTE = " Dots: mean arrival at the target."
+TARGET_NOTE = " Dots: mean first arrival at the target"
+GOING_ON = "; runs go on until it is sustained"
 SENSITIVITY_NOTE = (
     "Points: mean over seeds, bars: its 95 % interval. "
     "The star's bar: central 80 % of the estimates."
@@ -76,6 +79,11 @@ def write_figures(summaries: list[Summary], sweeps: list[Sweep], folder: Path) -
         yield from _written(sensitivity_figure(sweep), folder / f"{name}-sensitivity")
 
 
+def target_note(study: Study) -> str:
+    """Return what the dots of a curve mean, and why it goes on behind them."""
+    return "" if study.stop.loss is None else f"{TARGET_NOTE}{GOING_ON * sustains(study)}."
+
+
 def curve_figure(summary: Summary, y: Ordinate, x: Abscissa) -> Figure:
     """Draw every scheme's mean and band, the target, and where pilots end."""
     figure = new_figure(7.2, 4.4)
@@ -95,7 +103,7 @@ def curve_figure(summary: Summary, y: Ordinate, x: Abscissa) -> Figure:
         axes.axvline(end, color="0.55", linewidth=0.9, linestyle=":", zorder=1)
         label(axes, "pilots end", (end, 0.99), (3, 0), along="x", va="top", color="0.35")
     axes.set_xlim(left=0)  # last, for it ends the search for a right end that shows everything
-    note = BAND_NOTE + TARGET_NOTE * (y == "loss")
+    note = BAND_NOTE + target_note(summary.setup.study) * (y == "loss")
     _finish(figure, axes, note=f"{note}\n{how_measured(summary.setup.study)}".rstrip())
     return figure
 

@@ -8,53 +8,56 @@ import io
 import math
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from rich.markup import escape
 from rich.table import Table
 
-from fedpace.report.curves import shows_accuracy
-from fedpace.report.measured import measured_notes
+from fedpace.report.intervals import Interval
+from fedpace.report.notes import notes
 from fedpace.report.sensitivity import sensitivities
 from fedpace.report.setups import Sweep
-from fedpace.report.summary import BASELINE, PROPOSED, Interval, SchemeSummary, Summary
+from fedpace.report.summary import BASELINE, PROPOSED, SchemeSummary, Summary
 from fedpace.report.tables import new_table
 
 NOTHING = "–"
 # Titles are broken into lines of about this many letters where room is short.
 TITLE_WIDTH = 12
-CAPTION = "Mean over seeds, with its 95 % interval; times include pilots unless said otherwise."
-NO_ACCURACY = "There is no curve of test accuracy: it was not evaluated along the way."
 Cell = tuple[str, str]
+Narrow = Literal["terminal", "print"]
 
 
 class Column(NamedTuple):
     """A column: its title, and its cell of a row, a value and its interval.
 
-    The terminal and a page of a paper are narrow and have the columns that are not `wide`.
+    The terminal and a page of a paper are narrow: `fits` says which of them have the column.
     """
 
     title: str
     cell: Callable[[SchemeSummary], Cell]
-    wide: bool = False
+    fits: tuple[Narrow, ...] = ("terminal", "print")
 
 
 def columns(summary: Summary) -> list[Column]:
     """Return the columns of a setup's table; the paper's and the accuracy's where there are any."""
+    sustained = f"time vs {PROPOSED}, sustained"
+    unpiloted = f"vs {PROPOSED}, without pilots"
     accuracy = f"time to accuracy {100 * summary.accuracy.value:.1f} %, s"
     every = [
         Column("scheme", lambda row: (row.scheme, "")),
         Column("reached", lambda row: (f"{row.reached} of {row.runs}", "")),
         Column(f"time to {summary.target}, s", lambda row: _cell(row.seconds, _seconds)),
-        Column("rounds", lambda row: _cell(row.rounds, _rounds), wide=True),
-        Column("pilot time, s", lambda row: _cell(row.pilot_seconds, _seconds), wide=True),
-        Column("time without pilots, s", lambda row: _cell(row.net_seconds, _seconds), wide=True),
-        Column(f"time vs {BASELINE}", lambda row: _cell(row.to_uniform, _ratio)),
+        Column("time until sustained, s", lambda row: _cell(row.sustained_seconds, _seconds)),
+        Column("rounds", lambda row: _cell(row.rounds, _rounds), ()),
+        Column("pilot time, s", lambda row: _cell(row.pilot_seconds, _seconds), ()),
+        Column("time without pilots, s", lambda row: _cell(row.net_seconds, _seconds), ()),
+        Column(f"time vs {BASELINE}", lambda row: _cell(row.to_uniform, _ratio), ("terminal",)),
         Column(f"time vs {PROPOSED}", lambda row: _cell(row.to_proposed, _ratio)),
-        Column(f"vs {PROPOSED}, without pilots", lambda row: _cell(row.net_to_proposed, _ratio)),
-        Column("paper, s", lambda row: (_seconds(row.paper_seconds), ""), wide=True),
+        Column(sustained, lambda row: _cell(row.sustained_to_proposed, _ratio), ("print",)),
+        Column(unpiloted, lambda row: _cell(row.net_to_proposed, _ratio), ("terminal",)),
+        Column("paper, s", lambda row: (_seconds(row.paper_seconds), ""), ()),
         Column(f"vs {PROPOSED}, paper", lambda row: (_ratio(row.paper_ratio), "")),
-        Column(accuracy, _accuracy, wide=True),
+        Column(accuracy, _accuracy, ()),
     ]
     left_out = set() if summary.setup.study.paper else {"paper, s", f"vs {PROPOSED}, paper"}
     if not math.isfinite(summary.accuracy.value):
@@ -62,42 +65,9 @@ def columns(summary: Summary) -> list[Column]:
     return [column for column in every if column.title not in left_out]
 
 
-def main_columns(summary: Summary) -> list[Column]:
+def main_columns(summary: Summary, place: Narrow) -> list[Column]:
     """Return the columns that fit a narrow place."""
-    return [column for column in columns(summary) if not column.wide]
-
-
-def notes(summary: Summary) -> list[str]:
-    """Return what a reader has to know to read the table."""
-    lines = [
-        "Mean over seeds with its 95 % interval (Student's t). “Time vs” is the scheme's time over "
-        "the other's: the ratio of the means over the seeds that both have, with the interval of "
-        "the paired delta method on its logarithm. Rounds count the way of the final model: of "
-        "the two pilots, the one that training went on from."
-    ]
-    lines += [*missed(summary), *measured_notes(summary.setup)]
-    if not shows_accuracy(summary.setup):
-        lines.append(NO_ACCURACY)
-    study = summary.setup.study
-    if study.paper and study.paper_loss not in (None, study.stop.loss):
-        lines.append(f"The paper's figures are for the target loss {study.paper_loss:g}.")
-    if math.isfinite(summary.accuracy.value) and summary.setup.study.stop.accuracy is None:
-        lines.append(
-            f"The target accuracy is the one with which {PROPOSED} reaches the target loss, on "
-            "average. Runs end at the target loss, some of them before that accuracy: those are "
-            "counted beside the time, which is then a lower bound."
-        )
-    return lines
-
-
-def missed(summary: Summary) -> list[str]:
-    """Return one sentence for each scheme of which some runs never reached the target."""
-    return [
-        f"{row.scheme}: {row.runs - row.reached} of {row.runs} not reached"
-        + ("; its time is that of the others, a lower bound (≥)." if row.reached else ".")
-        for row in summary.rows
-        if row.reached < row.runs
-    ]
+    return [column for column in columns(summary) if place in column.fits]
 
 
 def markdown(summaries: Sequence[Summary], sweeps: Sequence[Sweep] = ()) -> str:
@@ -149,7 +119,7 @@ def sweep_table(sweep: Sweep) -> tuple[list[str], list[list[str]]]:
 
 def terminal_table(summary: Summary) -> Table:
     """Return the table for the terminal: the main columns, intervals below their values."""
-    shown = main_columns(summary)
+    shown = main_columns(summary, "terminal")
     titles = (textwrap.fill(column.title, TITLE_WIDTH) for column in shown)
     table = new_table(escape(heading(summary)), *titles)
     table.title_style, table.padding = "bold", (0, 1, 0, 0)

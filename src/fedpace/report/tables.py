@@ -18,7 +18,8 @@ from fedpace.sampling.design import WithReplacement
 from fedpace.sampling.plan import Prediction
 
 if TYPE_CHECKING:
-    from fedpace.report.summary import Interval, Summary
+    from fedpace.report.intervals import Interval
+    from fedpace.report.summary import Summary
 
 
 def schemes_table(rows: Sequence[Prediction], *, k: int) -> Table:
@@ -62,11 +63,13 @@ def clients_table(clients: Clients, design: WithReplacement, *, scheme: str, sho
 
 def runs_table(summary: Summary) -> Table:
     """Show the seconds to the target of each scheme."""
-    titles = ("runs", "reached\ntarget", "mean seconds\nto target", "ratio to\noptimal-mean")
-    table = new_table(f"Seconds to {summary.target}", "scheme", *titles)
+    titles = ("runs", "reached\ntarget", "mean seconds\nto target", "until\nsustained")
+    title = f"Seconds to {summary.target}"
+    table = new_table(title, "scheme", *titles, "ratio to\noptimal-mean")
     for row in summary.rows:
-        seconds, ratio = _number(row.seconds, ".1f"), _number(row.to_proposed, ".2f")
-        table.add_row(row.scheme, str(row.runs), str(row.reached), seconds, ratio)
+        seconds = (_number(each, ".1f") for each in (row.seconds, row.sustained_seconds))
+        ratio = _number(row.to_proposed, ".2f")
+        table.add_row(row.scheme, str(row.runs), str(row.reached), *seconds, ratio)
     return table
 
 

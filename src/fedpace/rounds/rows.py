@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, IntArray
+from fedpace.errors import InputError
 from fedpace.files import write_text
 from fedpace.rounds.backend import NOBODY, NOTHING
 
@@ -133,13 +134,22 @@ class History:
 
     rows: Sequence[Row]
 
-    def time_to(self, *, loss: float | None = None, accuracy: float | None = None) -> float:
-        """Return the seconds until the loss or the accuracy is first reached; ∞ if never."""
-        return next((row.seconds for row in self._reached(loss, accuracy)), math.inf)
+    def time_to(
+        self, *, loss: float | None = None, accuracy: float | None = None, sustained: bool = False
+    ) -> float:
+        """Return the seconds until the loss or the accuracy is first reached; ∞ if never.
 
-    def rounds_to(self, *, loss: float | None = None, accuracy: float | None = None) -> float:
-        """Return the rounds until the loss or the accuracy is first reached; ∞ if never."""
-        return next((float(row.round) for row in self._reached(loss, accuracy)), math.inf)
+        With `sustained`, the loss has been reached when the mean of the last ten evaluated has.
+        """
+        rows = self._reached(loss, accuracy, sustained)
+        return next((row.seconds for row in rows), math.inf)
+
+    def rounds_to(
+        self, *, loss: float | None = None, accuracy: float | None = None, sustained: bool = False
+    ) -> float:
+        """Return the rounds until the loss or the accuracy is first reached, as in `time_to`."""
+        rows = self._reached(loss, accuracy, sustained)
+        return next((float(row.round) for row in rows), math.inf)
 
     def columns(self) -> dict[str, list[Any]]:
         """Return one list per column; clients and what belongs to them are lists within."""
@@ -157,8 +167,13 @@ class History:
             writer.writerow(" ".join(map(repr, x)) if isinstance(x, list) else x for x in row)
         write_text(Path(path), text.getvalue())
 
-    def _reached(self, loss: float | None, accuracy: float | None) -> Iterator[Row]:
+    def _reached(
+        self, loss: float | None, accuracy: float | None, sustained: bool
+    ) -> Iterator[Row]:
+        if sustained and loss is None:
+            raise InputError("sustained must come with a loss, got none; give loss")
         for row in self.rows:
+            judged = row.sustained_loss if sustained else row.loss
             enough = accuracy is not None and row.accuracy >= accuracy
-            if enough or (loss is not None and row.loss <= loss):
+            if enough or (loss is not None and judged <= loss):
                 yield row

@@ -1,0 +1,78 @@
+"""Means and ratios over seeds, with their 95 % intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from fedpace.checks import FloatArray
+
+CONFIDENCE = 0.95
+BySeed = dict[int, float]
+
+
+class Interval(NamedTuple):
+    """A value with its 95 % interval over `seeds` runs; the ends are NaN for fewer than two.
+
+    `bound` is "≥" where runs that never got there would make the value larger, "≤" where they
+    would make it smaller, "≈" where they pull either way, and empty where there are none.
+    """
+
+    value: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    seeds: int = 0
+    bound: str = ""
+
+
+def mean_interval(values: Iterable[float]) -> Interval:
+    """Return the mean of the finite values with Student's interval of the mean.
+
+    >>> mean_interval([1.0, 3.0, math.inf])._replace(low=0, high=0)
+    Interval(value=2.0, low=0, high=0, seeds=2, bound='≥')
+    """
+    every = np.array(list(values), dtype=np.float64)
+    finite = every[np.isfinite(every)]
+    if finite.size == 0:
+        return Interval()
+    mean, half = float(finite.mean()), _half_width(finite)
+    bound = "≥" if finite.size < every.size else ""
+    return Interval(mean, mean - half, mean + half, finite.size, bound)
+
+
+def ratio_interval(numerators: BySeed, denominators: BySeed) -> Interval:
+    """Return the ratio of two means over the seeds that both have, with an interval.
+
+    R = Σ a_s / Σ b_s over the seeds s in which both arrived. Both share the data, device times
+    and initial model of a seed, so a_s and b_s are paired: the interval is that of the delta
+    method, from the spread of a_s − R b_s, with Student's factor. It is taken on log R: it stays
+    positive, and the inverse ratio has the inverse interval. A bootstrap over seeds does as well
+    for fifty seeds, but is far too narrow for three.
+
+    >>> ratio_interval({0: 2.0, 1: 4.0}, {0: 1.0, 1: 2.0})
+    Interval(value=2.0, low=2.0, high=2.0, seeds=2, bound='')
+    """
+    seeds = sorted(numerators.keys() & denominators.keys())
+    pairs = np.array([(numerators[seed], denominators[seed]) for seed in seeds]).reshape(-1, 2)
+    arrived = np.isfinite(pairs)
+    both = pairs[arrived.all(axis=1)]
+    if len(both) == 0 or both.sum(axis=0).min() <= 0:
+        return Interval()
+    top, bottom = both.mean(axis=0)
+    ratio = float(top / bottom)
+    factor = math.exp(_half_width((both[:, 0] - ratio * both[:, 1]) / top))
+    above, below = np.all(arrived, axis=0).tolist()
+    bound = "" if above and below else "≥" if below else "≤" if above else "≈"
+    return Interval(ratio, ratio / factor, ratio * factor, len(both), bound)
+
+
+def _half_width(values: FloatArray) -> float:
+    """Return t · s/√n, and NaN for a single value."""
+    if values.size < 2:
+        return math.nan
+    factor = float(stats.t.ppf((1 + CONFIDENCE) / 2, values.size - 1))
+    return factor * float(values.std(ddof=1)) / math.sqrt(values.size)
