@@ -1,6 +1,7 @@
 """Figures of a study: what is drawn is what was measured."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from fedpace.report.study_figures import (
 from fedpace.report.summary import Summary, summarise
 
 from .made import START, arriving, made_run, small_study
+from .measured_runs import measured_run, measured_study
 
 
 @pytest.fixture
@@ -127,14 +129,23 @@ def test_every_figure_is_written_as_png_and_pdf(
     paths = list(write_figures([summary], [sweep], tmp_path))
     names = {path.stem for path in paths}
     assert names == {"small-loss-seconds", "small-accuracy-seconds", "small-loss-rounds",
-                     "small-probabilities", "small-sensitivity"}  # fmt: skip
+                     "small-probabilities", "small-sensitivity",
+                     *(f"small-timeline-{scheme}" for scheme in summary.setup.schemes)}  # fmt: skip
     for path in paths:
         if path.suffix == ".pdf":
             assert path.read_bytes().startswith(b"%PDF")
         else:
             with Image.open(path) as picture:
                 assert picture.width > 900
-    assert len(paths) == 10
+    assert len(paths) == 22
+
+
+def test_a_scheme_of_your_own_has_a_file_in_the_same_folder(tmp_path: Path) -> None:
+    run = replace(measured_run(measured_study(), "uniform", rounds=3), scheme="../a b/own.py:mine")
+    summary = summarise(setups_of([run])[0])
+    paths = set(write_figures([summary], [], tmp_path))
+    assert tmp_path / "prototype-timeline-..-a-b-own.py-mine.png" in paths
+    assert {path.parent for path in paths} == {tmp_path}
 
 
 def test_without_matplotlib_the_extra_is_named(

@@ -1,4 +1,4 @@
-"""The timeline of measured runs: every reply in its place on the clock."""
+"""The timeline of a run: every reply in its place on the clock."""
 
 import json
 import math
@@ -12,15 +12,14 @@ from matplotlib.colors import to_hex
 
 from fedpace.report.figures import COLOURS, colour, pale
 from fedpace.report.setups import setups_of
+from fedpace.report.summary import Summary
 from fedpace.report.timeline import (
-    MOST_CLIENTS,
-    MOST_ROUNDS,
     Timeline,
     client_labels,
-    timelines,
 )
 from fedpace.report.timeline_figure import timeline_figure
 from fedpace.report.timeline_plot import page_caption, timeline_plot
+from fedpace.report.timelines import MOST_CLIENTS, MOST_REPLIES, MOST_ROUNDS, timelines
 from fedpace.rounds.rows import History
 from fedpace.studies.store import StoredRun
 from fedpace.studies.study import Study
@@ -54,9 +53,47 @@ def run(study: Study) -> StoredRun:
     return measured_run(study, "optimal-mean")
 
 
-def test_simulated_runs_have_none(tmp_path: Path) -> None:
+def test_simulated_runs_have_one_that_says_so(summary: Summary) -> None:
+    shown = timelines(summary.setup)
+    assert [each.scheme for each in shown] == summary.setup.schemes
+    for each in shown:
+        assert each.title.endswith("seed 0")
+        assert each.caption.endswith(". The clock is simulated.")
+        assert not each.split
+    (full, *_) = shown
+    assert len(full.replies) == 12 * len(full.rounds)
+
+
+def test_simulated_devices_have_the_times_of_their_seed(summary: Summary) -> None:
+    (full, *_) = timelines(summary.setup)
+    first = next(run for run in summary.setup.of("full") if run.seed == 0)
+    mine = [row.client_seconds for row in first.history.rows[1:]]
+    np.testing.assert_allclose(full.usual, np.median(mine, axis=0))
+
+
+def test_measured_devices_are_the_same_in_all_runs() -> None:
+    setup = measured_setup(schemes=("uniform",), seeds=2)
+    rows = [row for run in setup.runs for row in run.history.rows]
+    times = np.concatenate([row.client_seconds[row.clients == 3] for row in rows])
+    (shown,) = timelines(setup)
+    assert shown.usual[3] == pytest.approx(np.median(times))
+
+
+def test_a_run_that_asked_nobody_has_none(tmp_path: Path) -> None:
     run = made_run(small_study(tmp_path), "uniform", 0, [START, ("train", 1, 1.0, 1.7, 0.5)])
     assert timelines(setups_of([run])[0]) == []
+
+
+@pytest.mark.parametrize(("n", "rounds", "lines"), [(100, 40, 100), (500, 8, 250), (9_000, 2, 392)])
+def test_a_large_fleet_has_fewer_rounds_and_lines(
+    study: Study, n: int, rounds: int, lines: int
+) -> None:
+    run = measured_run(study, "full", times=np.linspace(1, 2, n), rounds=45, chance=1.0)
+    shown = timeline_of(run)
+    assert (len(shown.rounds), len(shown.clients)) == (rounds, lines)
+    assert len(shown.replies) == rounds * lines <= MOST_REPLIES
+    assert shown.clients[-1] == np.argmax(shown.usual)  # the slowest is there
+    assert (f"Clients shown: {lines} of {n:,}." in shown.caption) == (lines < n)
 
 
 def test_a_run_that_ended_before_its_first_round_has_none(run: StoredRun, study: Study) -> None:

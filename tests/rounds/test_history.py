@@ -16,6 +16,7 @@ from .fakes import row
 
 LOSSES = [2.0, 1.0, 1.5, 0.1 + 0.2]
 COLUMNS = [*NUMBERS, *LISTS]
+TEXTS = {"phase", "ended", "why"}
 
 
 def history() -> History:
@@ -106,9 +107,9 @@ def test_csv_reads_back_to_the_last_digit(tmp_path: Path) -> None:
         lines = list(csv.DictReader(file))
     columns = history().columns()
     assert list(lines[0]) == COLUMNS
-    for name in ("phase", "ended"):
+    for name in TEXTS:
         assert [line[name] for line in lines] == columns[name]
-    for name in set(NUMBERS) - {"phase", "ended"}:
+    for name in set(NUMBERS) - TEXTS:
         np.testing.assert_array_equal([float(line[name]) for line in lines], columns[name])
     for name in LISTS:
         assert [[float(part) for part in line[name].split()] for line in lines] == columns[name]

@@ -15,7 +15,7 @@ from .fakes import assert_same_rows, row
 
 NUMBERS = st.floats(width=64)
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
-FLAGS = {"phase", "ended"}
+FLAGS = {"phase", "ended", "why"}
 
 
 def arrays_of(name: str, size: int) -> st.SearchStrategy[Any]:
@@ -34,7 +34,8 @@ def rows(draw: st.DrawFn) -> Row:
     columns["missing"] = draw(arrays_of("missing", draw(st.integers(0, 3))))
     for name in SCALARS:
         columns[name] = draw(TEXT if name in FLAGS else NUMBERS)
-    return Row(**columns | {"round": draw(st.integers(0, 2**31))})
+    whole = {"round": draw(st.integers(0, 2**31)), "tier": draw(st.integers(-1, 2**31))}
+    return Row(**columns | whole)
 
 
 @given(st.lists(rows(), min_size=1, max_size=5))
@@ -53,6 +54,16 @@ def test_a_column_that_the_file_does_not_know_has_its_default() -> None:
     for each in unpacked_rows(arrays):
         assert (each.waiting_seconds, each.ended, each.losses.size) == (0.0, "", 0)
         assert math.isnan(each.loss_estimate)
+
+
+def test_tiers_and_reasons_come_back_and_files_from_before_have_none() -> None:
+    given_rows = [row([1], tier=3, why="10 tiers, c = 0.32 S₀: steps agree"), row([2])]
+    arrays = packed_rows(given_rows)
+    known = [(each.tier, each.why) for each in unpacked_rows(arrays)]
+    assert known == [(3, "10 tiers, c = 0.32 S₀: steps agree"), (-1, "")]
+    assert all(type(tier) is int for tier, _ in known)
+    before = {name: each for name, each in arrays.items() if name not in ("tier", "why")}
+    assert {(each.tier, each.why) for each in unpacked_rows(before)} == {(-1, "")}
 
 
 def test_a_column_that_this_version_does_not_know_is_left_out() -> None:

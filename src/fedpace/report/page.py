@@ -16,14 +16,15 @@ from fedpace.errors import needs
 from fedpace.report.figures import colour
 from fedpace.report.notes import notes
 from fedpace.report.plots import Plot, chances_plots, curve_plot, sensitivity_plot
+from fedpace.report.reasons import html_reasons
 from fedpace.report.rerun import NO_COMMAND, command, toml
 from fedpace.report.sensitivity import estimate_note
 from fedpace.report.setups import Setup, Sweep
 from fedpace.report.study_figures import shown_curves, target_note
 from fedpace.report.study_tables import heading, html_table, sweep_table
 from fedpace.report.summary import Summary
-from fedpace.report.timeline import timelines
 from fedpace.report.timeline_plot import page_caption, timeline_plot
+from fedpace.report.timelines import timelines
 
 TITLES = {
     "loss-seconds": "Loss against wall-clock time",
@@ -79,10 +80,10 @@ def _setup_section(summary: Summary, plots: dict[str, Plot], again: str) -> str:
         for name, y, x in shown_curves(setup)
     ]
     figures += [_figure(plots, name, CHANCES, plot) for name, plot in chances_plots(setup)]
-    figures += [
-        _figure(plots, each.title, page_caption(each), timeline_plot(each), wide=True)
-        for each in timelines(setup)
-    ]
+    for each in timelines(setup):
+        drawn = timeline_plot(each)
+        figures.append(_figure(plots, each.title, page_caption(each), drawn, wide=True))
+        figures.append(html_reasons(setup.of(each.scheme)[0]))
     remarks = "".join(f"<li>{html.escape(note)}</li>" for note in notes(summary))
     about = f"{len(setup.seeds)} seeds, {len(setup.schemes)} schemes, fedpace {setup.version}."
     return f"""<section id="{setup.slug}">

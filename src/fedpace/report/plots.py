@@ -203,6 +203,6 @@ def write(layout: Plot, text: str, **place: Any) -> None:
     layout["annotations"].append({"text": text, "showarrow": False, "font": font, **place})
 
 
-def numbers(values: Iterable[float]) -> list[float | None]:
+def numbers(values: Iterable[float], *, digits: int = 6) -> list[float | None]:
     """Return numbers with six digits, more than a screen shows; None where there is none."""
-    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
+    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values]

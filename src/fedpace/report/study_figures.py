@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,8 +24,8 @@ from fedpace.report.sensitivity import (
 )
 from fedpace.report.setups import Setup, Sweep, optimising
 from fedpace.report.summary import BASELINE, Summary
-from fedpace.report.timeline import timelines
 from fedpace.report.timeline_figure import timeline_figure
+from fedpace.report.timelines import timelines
 from fedpace.studies.store import StoredRun
 from fedpace.studies.study import Study
 
@@ -73,7 +74,8 @@ def write_figures(summaries: list[Summary], sweeps: list[Sweep], folder: Path) -
         if optimising(summary.setup):
             yield from _written(chances_figure(summary.setup), folder / f"{slug}-probabilities")
         for each in timelines(summary.setup):
-            yield from _written(timeline_figure(each), folder / f"{slug}-timeline-{each.scheme}")
+            scheme = re.sub(r"[^A-Za-z0-9.-]+", "-", each.scheme)  # your own's is a path
+            yield from _written(timeline_figure(each), folder / f"{slug}-timeline-{scheme}")
     for sweep in sweeps:
         name = (sweep.base or sweep.members[0]).slug
         yield from _written(sensitivity_figure(sweep), folder / f"{name}-sensitivity")

@@ -1,4 +1,4 @@
-"""The timeline of a measured run, with Matplotlib."""
+"""The timeline of a run, with Matplotlib."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 
 from fedpace.checks import FloatArray
 from fedpace.report.figures import colour, label, new_figure, pale
-from fedpace.report.timeline import MOST_CLIENTS, Timeline, client_labels
+from fedpace.report.timeline import Timeline, client_labels, tier_colours
+from fedpace.report.timelines import MOST_CLIENTS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,6 +30,7 @@ def timeline_figure(shown: Timeline) -> Figure:
     _draw_bars(axes, shown)
     _draw_missing(axes, shown)
     _draw_stages(axes, shown)
+    _draw_tiers(axes, shown)
     ticks, labels = client_labels(shown, MOST_CLIENTS)
     axes.set_yticks(ticks, labels, fontsize="x-small")
     axes.set(xlabel="wall-clock time, s", ylabel="client (its usual time, s)")
@@ -89,3 +91,14 @@ def _draw_stages(axes: Axes, shown: Timeline) -> None:
             axes.axvspan(stage.start, stage.end, color=SHADE, linewidth=0, zorder=-1)
     for start, text in shown.labelled:
         label(axes, text, (start, 1), (4, -3), along="x", va="top", color="0.3")
+
+
+def _draw_tiers(axes: Axes, shown: Timeline) -> None:
+    bottom, top = shown.strip
+    for span in shown.tiers:
+        axes.fill_between([span.start, span.end], bottom, top, zorder=1, edgecolor="white",
+                          linewidth=0.4, facecolor=tier_colours(shown, span.tier)[0])  # fmt: skip
+    for span in shown.numbered:
+        axes.text((span.start + span.end) / 2, (bottom + top) / 2, str(span.tier), ha="center",
+                  va="center_baseline", fontsize="x-small", clip_on=True,
+                  color=tier_colours(shown, span.tier)[1])  # fmt: skip

@@ -35,6 +35,8 @@ class Row(NamedTuple):
 
     Where the global loss was not evaluated, `loss` is the estimate and `accuracy` is NaN.
     `sustained_loss` is the mean of the last ten evaluated losses, NaN before there are ten.
+    `tier` is the one that the clients were drawn from, −1 where the design has none; `why` says in
+    a short sentence why this design was in use, empty where nobody says.
 
     A new column is added here, and filled in `fedpace.rounds.run`: the files follow.
     """
@@ -60,6 +62,8 @@ class Row(NamedTuple):
     waiting_seconds: float = 0.0
     sustained_loss: float = math.nan
     ended: str = ""
+    tier: int = -1
+    why: str = ""
 
     @property
     def evaluated(self) -> bool:
