@@ -13,8 +13,9 @@ from fedpace.report.latex import latex
 from fedpace.report.measured import fared, how_measured, measured_line, measured_notes
 from fedpace.report.notes import NO_ACCURACY, notes
 from fedpace.report.page import page
+from fedpace.report.pictures import write_figures
 from fedpace.report.setups import Setup, setups_of
-from fedpace.report.study_figures import curve_figure, write_figures
+from fedpace.report.study_figures import curve_figure
 from fedpace.report.study_tables import markdown
 from fedpace.report.summary import summarise
 from fedpace.rounds.rows import History
@@ -198,8 +199,8 @@ def test_a_setup_without_accuracy_has_no_figure_of_it_and_says_so(tmp_path: Path
     assert not any("accuracy" in name for name in names)
     shown = page([summary], [], runs_in=tmp_path, files_in=tmp_path)
     assert "Test accuracy against" not in shown
-    # Two curves, one chart of probabilities, two timelines.
-    assert shown.count(PLOTS) == 5
+    # Two curves, how busy clients are, one chart of probabilities, two timelines.
+    assert shown.count(PLOTS) == 6
 
 
 def test_without_evaluations_the_curve_is_of_the_estimates() -> None:

@@ -15,6 +15,7 @@ from fedpace.errors import MissingExtraError
 from fedpace.estimation.ratio import RatioEstimate
 from fedpace.report.curves import Abscissa, Ordinate, curve
 from fedpace.report.figures import colour
+from fedpace.report.pictures import write_figures
 from fedpace.report.setups import Sweep, optimising, setups_of, without_sweeps
 from fedpace.report.study_figures import (
     CURVES,
@@ -22,7 +23,6 @@ from fedpace.report.study_figures import (
     curve_figure,
     drawn_clients,
     sensitivity_figure,
-    write_figures,
 )
 from fedpace.report.summary import Summary, summarise
 
@@ -129,7 +129,7 @@ def test_every_figure_is_written_as_png_and_pdf(
     paths = list(write_figures([summary], [sweep], tmp_path))
     names = {path.stem for path in paths}
     assert names == {"small-loss-seconds", "small-accuracy-seconds", "small-loss-rounds",
-                     "small-probabilities", "small-sensitivity",
+                     "small-probabilities", "small-sensitivity", "small-busy",
                      *(f"small-timeline-{scheme}" for scheme in summary.setup.schemes)}  # fmt: skip
     for path in paths:
         if path.suffix == ".pdf":
@@ -137,7 +137,7 @@ def test_every_figure_is_written_as_png_and_pdf(
         else:
             with Image.open(path) as picture:
                 assert picture.width > 900
-    assert len(paths) == 22
+    assert len(paths) == 24
 
 
 def test_a_scheme_of_your_own_has_a_file_in_the_same_folder(tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ def report_command(
     from fedpace.report.measured import measured_line
     from fedpace.report.notes import CAPTION, missed, sustained_note
     from fedpace.report.page import page
+    from fedpace.report.pictures import write_figures
     from fedpace.report.setups import setups_of, without_sweeps
-    from fedpace.report.study_figures import write_figures
     from fedpace.report.study_tables import terminal_table
     from fedpace.report.summary import summarise
     from fedpace.report.tables import print_tables

@@ -13,6 +13,7 @@ from string import Template
 
 import fedpace
 from fedpace.errors import needs
+from fedpace.report import busy
 from fedpace.report.figures import colour
 from fedpace.report.notes import notes
 from fedpace.report.plots import Plot, chances_plots, curve_plot, sensitivity_plot
@@ -79,6 +80,8 @@ def _setup_section(summary: Summary, plots: dict[str, Plot], again: str) -> str:
         _figure(plots, TITLES[name], BAND + dots * (y == "loss"), curve_plot(summary, y, x))
         for name, y, x in shown_curves(setup)
     ]
+    if busy.shares(setup):
+        figures.append(_figure(plots, busy.TITLE, busy.NOTE, busy.busy_plot(setup)))
     figures += [_figure(plots, name, CHANCES, plot) for name, plot in chances_plots(setup)]
     for each in timelines(setup):
         drawn = timeline_plot(each)

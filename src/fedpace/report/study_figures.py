@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +10,7 @@ import numpy as np
 from fedpace.checks import FloatArray, IntArray
 from fedpace.report.arrivals import sustains
 from fedpace.report.curves import Abscissa, Ordinate, Panel, panel, shows_accuracy
-from fedpace.report.figures import colour, draw_points, label, new_figure, plain_numbers, save
+from fedpace.report.figures import colour, draw_points, label, new_figure, plain_numbers
 from fedpace.report.measured import how_measured
 from fedpace.report.sensitivity import (
     Sensitivity,
@@ -24,8 +21,6 @@ from fedpace.report.sensitivity import (
 )
 from fedpace.report.setups import Setup, Sweep, optimising
 from fedpace.report.summary import BASELINE, Summary
-from fedpace.report.timeline_figure import timeline_figure
-from fedpace.report.timelines import timelines
 from fedpace.studies.store import StoredRun
 from fedpace.studies.study import Study
 
@@ -56,29 +51,12 @@ SENSITIVITY_NOTE = (
 )
 # More points than this only make one blob, and a page that is slow to open.
 MOST_CLIENTS = 5_000
-FORMATS = ("png", "pdf")
 
 
 def shown_curves(setup: Setup) -> list[tuple[str, Ordinate, Abscissa]]:
     """Return which of the three figures there is something to draw for."""
     accuracy = shows_accuracy(setup)
     return [each for each in CURVES if accuracy or each[1] != "accuracy"]
-
-
-def write_figures(summaries: list[Summary], sweeps: list[Sweep], folder: Path) -> Iterator[Path]:
-    """Draw everything as PNG and PDF, and yield each file when it is written."""
-    for summary in summaries:
-        slug = summary.setup.slug
-        for name, y, x in shown_curves(summary.setup):
-            yield from _written(curve_figure(summary, y, x), folder / f"{slug}-{name}")
-        if optimising(summary.setup):
-            yield from _written(chances_figure(summary.setup), folder / f"{slug}-probabilities")
-        for each in timelines(summary.setup):
-            scheme = re.sub(r"[^A-Za-z0-9.-]+", "-", each.scheme)  # your own's is a path
-            yield from _written(timeline_figure(each), folder / f"{slug}-timeline-{scheme}")
-    for sweep in sweeps:
-        name = (sweep.base or sweep.members[0]).slug
-        yield from _written(sensitivity_figure(sweep), folder / f"{name}-sensitivity")
 
 
 def target_note(study: Study) -> str:
@@ -106,7 +84,7 @@ def curve_figure(summary: Summary, y: Ordinate, x: Abscissa) -> Figure:
         label(axes, "pilots end", (end, 0.99), (3, 0), along="x", va="top", color="0.35")
     axes.set_xlim(left=0)  # last, for it ends the search for a right end that shows everything
     note = BAND_NOTE + target_note(summary.setup.study) * (y == "loss")
-    _finish(figure, axes, note=f"{note}\n{how_measured(summary.setup.study)}".rstrip())
+    finish(figure, axes, note=f"{note}\n{how_measured(summary.setup.study)}".rstrip())
     return figure
 
 
@@ -171,7 +149,7 @@ def sensitivity_figure(sweep: Sweep) -> Figure:
     axes.set_xticks(places(sweep.values), [f"{value:g}" for value in sweep.values])
     axes.minorticks_off()
     axes.set_title(f"{sweep.members[0].study.title}\n{estimate_note(sweep)}".strip())
-    _finish(figure, axes, note=SENSITIVITY_NOTE)
+    finish(figure, axes, note=SENSITIVITY_NOTE)
     return figure
 
 
@@ -202,16 +180,11 @@ def _draw_sensitivity(axes: Axes, sweep: Sweep, line: Sensitivity, aside: float)
                       capsize=4, zorder=5)  # fmt: skip
 
 
-def _finish(figure: Figure, axes: Axes, *, note: str) -> None:
+def finish(figure: Figure, axes: Axes, *, note: str) -> None:
+    """Give a figure what all have: a small title, a grid, a legend beside it, a note below."""
     axes.set_title(axes.get_title(), fontsize="medium")
     axes.grid(alpha=0.2)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     figure.supxlabel(note, fontsize="x-small", color="0.35")
-
-
-def _written(figure: Figure, stem: Path) -> Iterator[Path]:
-    for ending in FORMATS:
-        path = stem.with_name(f"{stem.name}.{ending}")
-        save(figure, path)
-        yield path
