@@ -21,6 +21,12 @@ def test_joins_clients_and_gives_them_back() -> None:
         assert shards.client(i).n == 1
 
 
+def test_the_most_common_label_is_the_first_of_several_and_0_for_nothing() -> None:
+    ys = [np.array(each, np.int64) for each in ([3, 1, 3], [2, 1], [], [0, 4, 4, 0, 4])]
+    shards = Shards.from_clients([np.ones((len(y), 1)) for y in ys], ys)
+    assert shards.common_labels.tolist() == [3, 1, 0, 4]
+
+
 def test_a_client_is_a_view_not_a_copy() -> None:
     shards = Shards(np.eye(3), np.array([0, 1, 1]), np.array([0, 2, 3]))
     assert np.shares_memory(shards.client(1).x, shards.x)

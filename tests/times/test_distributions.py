@@ -4,10 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
-from fedpace.times.distributions import usual_times
+from fedpace.times.distributions import ORDERS, usual_times
+from fedpace.times.traces import trace_times
 
 COUNT = 20_000
 SIZES = np.arange(1, COUNT + 1)
@@ -45,8 +48,12 @@ def test_lognormal_times_have_the_median_and_the_sigma() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", ["uniform:1:2", "exponential:1", "lognormal:1:1", "correlated:exponential:1"]
-)
+    "spec",
+    [
+        "uniform:1:2", "exponential:1", "lognormal:1:1", "correlated:exponential:1",
+        "anticorrelated:exponential:1", "trace:fedscale", "correlated:trace:fedscale",
+    ],
+)  # fmt: skip
 def test_the_same_generator_gives_the_same_times(spec: str) -> None:
     np.testing.assert_array_equal(times(spec), times(spec))
     assert (times(spec) != times(spec, seed=1)).any()
@@ -58,6 +65,61 @@ def test_correlated_times_are_the_same_times_in_the_order_of_the_sizes(spec: str
     drawn = times(f"correlated:{spec}", sizes)
     np.testing.assert_array_equal(np.argsort(drawn), np.argsort(sizes))
     np.testing.assert_array_equal(np.sort(drawn), np.sort(times(spec, sizes)))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("spec", ["uniform:1:2", "exponential:1", "trace:fedscale"])
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), min_size=1, max_size=40))
+def test_an_order_hands_out_the_same_times_by_what_clients_hold(
+    order: str, spec: str, clients: list[tuple[int, int]]
+) -> None:
+    sizes, labels = np.array(clients).T
+    ordered = usual_times(f"{order}:{spec}", sizes, np.random.default_rng(0), labels=labels)
+    np.testing.assert_array_equal(np.sort(ordered), np.sort(times(spec, sizes)))
+    key = {"correlated": sizes, "anticorrelated": -sizes, "by-label": labels}[order]
+    fastest_first = sorted(range(len(clients)), key=lambda i: (key[i], i))
+    assert (np.diff(ordered[fastest_first]) >= 0).all()
+
+
+def test_by_label_slow_clients_share_a_label() -> None:
+    labels = np.array([2, 0, 1, 2, 0, 1])
+    ordered = usual_times(
+        "by-label:exponential:1", np.ones(6, np.int64), np.random.default_rng(0), labels=labels
+    )
+    assert np.argsort(ordered).tolist() == [1, 4, 2, 5, 0, 3]
+
+
+@pytest.mark.parametrize(("labels", "got"), [(None, "none"), (np.zeros(2, np.int64), "2")])
+def test_by_label_without_a_label_per_client_is_refused(
+    labels: np.ndarray | None, got: str
+) -> None:
+    message = rf"labels must have one entry per client .*, got {got} for 3 clients; give .*label"
+    with pytest.raises(InputError, match=message):
+        usual_times("by-label:constant:1", SIZES[:3], np.random.default_rng(0), labels=labels)
+
+
+def test_a_trace_gives_the_times_of_its_devices() -> None:
+    expected = trace_times("fedscale", 50, np.random.default_rng(0), samples=10, megabits=2)
+    drawn = usual_times(
+        "trace:fedscale", SIZES[:50], np.random.default_rng(0), samples=10, megabits=2
+    )
+    np.testing.assert_array_equal(drawn, expected)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_work_of_a_round_counts_in_every_order(order: str) -> None:
+    def total(megabits: float) -> float:
+        rng, zeros = np.random.default_rng(0), np.zeros(50, np.int64)
+        work = {"samples": 1e-9, "megabits": megabits}
+        ordered = usual_times(f"{order}:trace:fedscale", zeros, rng, labels=zeros, **work)
+        return float(ordered.sum())
+
+    assert total(6.0) == pytest.approx(3 * total(2.0))
+
+
+def test_an_unknown_trace_is_refused() -> None:
+    with pytest.raises(InputError, match=r"times must name a known trace, got 'trace:flash'; use"):
+        times("trace:flash")
 
 
 def test_times_come_from_a_file(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ class Shards:
     >>> shards = Shards(np.eye(3), np.array([0, 1, 1]), np.array([0, 2, 3]))
     >>> shards.n, shards.sizes
     (2, array([2, 1]))
+    >>> shards.common_labels
+    array([0, 1])
     >>> shards.client(1).y
     array([1])
     """
@@ -74,6 +76,14 @@ class Shards:
     def classes(self) -> int:
         """The number of classes."""
         return int(self.y.max()) + 1
+
+    @property
+    def common_labels(self) -> IntArray:
+        """The class that is most common with each client; the first of several, 0 for none."""
+        clients = np.repeat(np.arange(self.n), self.sizes)
+        counts = np.bincount(clients * self.classes + self.y, minlength=self.n * self.classes)
+        labels: IntArray = counts.reshape(self.n, self.classes).argmax(axis=1)
+        return labels
 
     def client(self, i: int) -> Shards:
         """Return client i's samples as shards of one client, without copying."""

@@ -6,10 +6,10 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedpace.checks import FloatArray, positive_column
+from fedpace.checks import FloatArray, IntArray, positive_column
 from fedpace.errors import InputError, nearest
+from fedpace.times.traces import MEGABITS, SAMPLES, trace_times
 
 # What each distribution wants after its name.
 DISTRIBUTIONS = {
@@ -18,15 +18,32 @@ DISTRIBUTIONS = {
     "exponential": "mean",
     "lognormal": "median:sigma",
     "file": "path",
+    "trace": "name",
     "correlated": "distribution",
+    "anticorrelated": "distribution",
+    "by-label": "distribution",
 }
+# Those that hand out another distribution's times by what clients hold.
+ORDERS = ("correlated", "anticorrelated", "by-label")
 
 
-def usual_times(spec: str, sizes: NDArray[np.int64], rng: np.random.Generator) -> FloatArray:
+def usual_times(
+    spec: str,
+    sizes: IntArray,
+    rng: np.random.Generator,
+    *,
+    labels: IntArray | None = None,
+    samples: float = SAMPLES,
+    megabits: float = MEGABITS,
+) -> FloatArray:
     """Return one time per client from a text such as "uniform:0.187:7.159".
 
     constant:1, uniform:LOW:HIGH, exponential:MEAN, lognormal:MEDIAN:SIGMA, file:PATH (one number
-    per line), or correlated:SPEC, which gives the longest time to the client with most samples.
+    per line), or trace:fedscale (real devices, see `trace_times`).
+
+    The same times in another order: correlated:SPEC gives the longest to the client with most
+    samples, anticorrelated:SPEC the shortest, and by-label:SPEC lets times ascend with the label
+    that is most common with a client, so that slow clients share labels.
 
     Parameters
     ----------
@@ -36,11 +53,19 @@ def usual_times(spec: str, sizes: NDArray[np.int64], rng: np.random.Generator) -
         Samples per client.
     rng : Generator
         The stream of the times.
+    labels : array of N, optional
+        The label that is most common with each client; for by-label only.
+    samples, megabits : float > 0
+        Of computing and of traffic in a round; for traces only.
 
     Examples
     --------
-    >>> usual_times("constant:2", np.array([5, 9]), np.random.default_rng(0))
+    >>> rng = np.random.default_rng(0)
+    >>> usual_times("constant:2", np.array([5, 9]), rng)
     array([2., 2.])
+    >>> fast, slow = usual_times("anticorrelated:exponential:1", np.array([9, 5]), rng)
+    >>> bool(fast < slow)
+    True
     """
     name, _, rest = spec.partition(":")
     if name not in DISTRIBUTIONS:
@@ -50,10 +75,16 @@ def usual_times(spec: str, sizes: NDArray[np.int64], rng: np.random.Generator) -
     n = len(sizes)
     if name == "file":
         return _from_file(Path(rest), n)
-    if name == "correlated":
+    if name in ORDERS:
+        clients = _fastest_first(name, sizes, labels)
+        drawn = usual_times(rest, sizes, rng, labels=labels, samples=samples, megabits=megabits)
         times = np.empty(n)
-        times[np.argsort(sizes, kind="stable")] = np.sort(usual_times(rest, sizes, rng))
+        times[clients] = np.sort(drawn)
         return times
+    if name == "trace":
+        return positive_column(
+            "times", trace_times(rest, n, rng, samples=samples, megabits=megabits)
+        )
     values = _parameters(spec, name, rest)
     if name == "constant":
         drawn = np.full(n, values[0])
@@ -64,6 +95,19 @@ def usual_times(spec: str, sizes: NDArray[np.int64], rng: np.random.Generator) -
     else:
         drawn = values[0] * rng.lognormal(0.0, values[1], n)
     return positive_column("times", drawn)
+
+
+def _fastest_first(order: str, sizes: IntArray, labels: IntArray | None) -> IntArray:
+    """Return the clients in the order of their times to be; ties by their numbers."""
+    if order != "by-label":
+        return np.argsort(sizes if order == "correlated" else -sizes, kind="stable")
+    if labels is None or len(labels) != len(sizes):
+        got = "none" if labels is None else str(len(labels))
+        raise InputError(
+            f"labels must have one entry per client for by-label times, got {got} for "
+            f"{len(sizes)} clients; give each client's most common label, or use correlated:SPEC"
+        )
+    return np.argsort(labels, kind="stable")
 
 
 def _parameters(spec: str, name: str, rest: str) -> list[float]:
