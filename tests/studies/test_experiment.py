@@ -15,6 +15,8 @@ from fedpace.sampling.design import Everyone, WithReplacement
 from fedpace.sampling.schemes import SCHEMES, needs_counts_only
 from fedpace.seeds import Seeds
 from fedpace.studies.experiment import (
+    check_at_hand,
+    drawn_times,
     measured_profile,
     parsed_schedule,
     run_one,
@@ -95,6 +97,47 @@ def test_times_vary_only_where_the_study_asks_for_it() -> None:
     assert isinstance(simulator(small(), 0).times, Steady)
     for override in ("devices.noise=0.1", "devices.drift=0.1", "devices.busy=0.1"):
         assert isinstance(simulator(small(override), 0).times, Varying)
+
+
+def test_real_devices_take_as_long_as_their_work_does() -> None:
+    real = ("devices.times=trace:fedscale", "devices.noise=0.1")
+    usual = simulator(small(*real), 3).times.usual
+    work = ("devices.samples=600", "devices.megabits=32")
+    np.testing.assert_allclose(simulator(small(*real, *work), 3).times.usual, usual / 2)
+
+
+@pytest.mark.parametrize("spec", ["exponential:1", "trace:fedscale"])
+def test_slow_clients_share_labels_where_the_study_says_so(spec: str) -> None:
+    backend = simulator(small(f"devices.times=by-label:{spec}"), 3)
+    train, usual = backend.data.train, backend.times.usual
+    labels = [np.bincount(train.client(i).y).argmax() for i in range(train.n)]
+    assert len(set(labels)) > 1
+    assert (np.diff(np.array(labels)[np.argsort(usual)]) >= 0).all()
+    same = simulator(small(f"devices.times={spec}"), 3).times.usual
+    np.testing.assert_array_equal(np.sort(usual), np.sort(same))
+
+
+def test_large_clients_are_fast_where_the_study_says_so() -> None:
+    backend = simulator(small("devices.times=anticorrelated:exponential:1"), 3)
+    assert (np.diff(backend.data.train.sizes[np.argsort(backend.times.usual)]) <= 0).all()
+
+
+def test_times_can_be_drawn_without_the_data_unless_their_order_needs_them() -> None:
+    study = small("devices.times=trace:fedscale", "devices.samples=10")
+    without = drawn_times(study, study.devices.times, Seeds(3))
+    np.testing.assert_array_equal(without, simulator(study, 3).times.usual)
+    with pytest.raises(InputError, match="labels must have one entry per client"):
+        drawn_times(study, "by-label:constant:1", Seeds(3))
+
+
+@pytest.mark.parametrize("order", ["", "correlated:"])
+def test_a_trace_that_is_not_there_is_missed_before_any_run(
+    order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDPACE_DATA", "")
+    check_at_hand(small(f"devices.times={order}trace:fedscale"))
+    with pytest.raises(InputError, match=r"got FEDPACE_DATA not set; .*use trace:fedscale"):
+        check_at_hand(small(f"devices.times={order}trace:fedscale:all"))
 
 
 def test_the_paper_sizes_are_used_where_asked_for() -> None:

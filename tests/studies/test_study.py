@@ -144,7 +144,7 @@ def test_an_unknown_field_is_refused_with_the_nearest(
         "sampling.oracle=perhaps", "pilots.thresholds=[]", "pilots.rounds=0", "stop.rounds=0",
         "stop.seconds=0", "model.kind=lenet", "training=5", "sampling.warm_up=0",
         "sampling.refresh=0", "sampling.refresh=2.5", "devices.spell=0", "devices.known=perhaps",
-        "training.server=3",
+        "training.server=3", "devices.samples=0", "devices.megabits=-1",
     ],
 )  # fmt: skip
 def test_a_value_outside_its_range_is_refused_by_field_and_value(
@@ -165,6 +165,7 @@ def test_a_value_outside_its_range_is_refused_by_field_and_value(
         "devices.noise=inf", "devices.noise=nan", "devices.drift=inf", "devices.busy_factor=inf",
         "data.alpha=nan", "data.alpha=inf", "data.beta=inf", "training.weight_decay=inf",
         "sampling.c_over_s0=inf", "pilots.thresholds=[nan]", "stop.loss=nan",
+        "devices.samples=inf", "devices.megabits=nan",
     ],
 )  # fmt: skip
 def test_a_value_that_is_not_finite_is_refused(tmp_path: Path, override: str) -> None:
@@ -262,6 +263,13 @@ def test_the_papers_other_target_does_not_change_a_runs_key() -> None:
     study = load_study("simulation-2")
     same = load_study("simulation-2", ["paper_loss=0.5", "title=x", "paper.full=1.0"])
     assert run_key(study, "uniform", 0) == run_key(same, "uniform", 0)
+
+
+def test_work_that_is_as_usual_does_not_change_a_runs_key() -> None:
+    same = load_study("simulation-1", ["devices.samples=1200", "devices.megabits=64"])
+    assert run_key(same, "full", 0) == run_key(load_study("simulation-1"), "full", 0)
+    other = load_study("simulation-1", ["devices.megabits=1"])
+    assert run_key(other, "full", 0) != run_key(same, "full", 0)
 
 
 def test_a_file_may_give_only_what_differs_from_a_setup(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ DEVICES = options.checked(
     "Number of devices.", positive_count, default="one per client of the setup"
 )
 TIMES = typer.Option(
-    help="Round times in seconds: uniform:LOW:HIGH, exponential:MEAN, file:PATH, …",
+    help="Round times in seconds: uniform:LOW:HIGH, exponential:MEAN, file:PATH, trace:fedscale, …",
     show_default="those of the setup",
 )
 SCALE = options.checked("Multiply all times by this; 0.1 is ten times faster.", options.positive)

@@ -22,9 +22,9 @@ from fedpace.network.devices import Devices
 from fedpace.network.shard import job_of
 from fedpace.network.tls import server_context
 from fedpace.seeds import Seeds
-from fedpace.studies.experiment import client_count, model_of, split
+from fedpace.studies.experiment import drawn_times, model_of, split
 from fedpace.studies.study import Study
-from fedpace.times.distributions import usual_times
+from fedpace.times.distributions import ORDERS
 
 PORT = 7100
 LOOPBACK = "127.0.0.1"
@@ -105,10 +105,9 @@ def _planned(study: Study, name: str, asked: FloatArray, time_scale: float, *, p
 
 def _asked(study: Study, times: str, seed: int) -> FloatArray:
     """Draw the times as the simulator does for this seed."""
-    sizes = np.ones(client_count(study), dtype=np.int64)
-    if times.startswith("correlated:"):
-        sizes = split(study, seed).train.sizes
-    return usual_times(times, sizes, Seeds(seed).stream("times"))
+    needs_data = times.partition(":")[0] in ORDERS
+    train = split(study, seed).train if needs_data else None
+    return drawn_times(study, times, Seeds(seed), train=train)
 
 
 def _connected(lab: Lab, labs: Path) -> Lab:

@@ -11,7 +11,7 @@ from fedpace.checks import FloatArray
 from fedpace.data.image_files import pool_files
 from fedpace.data.images import CLASSES, image_split, load_pool, standardised
 from fedpace.data.partition import power_law_sizes
-from fedpace.data.shards import Split
+from fedpace.data.shards import Shards, Split
 from fedpace.data.synthetic import PAPER_SIZES, synthetic
 from fedpace.errors import InputError, MissingExtraError
 from fedpace.estimation.learned import learn, nothing_learned, profile_of
@@ -35,6 +35,7 @@ from fedpace.seeds import Seeds
 from fedpace.studies.study import ImagesSection, OwnSection, Study, SyntheticSection
 from fedpace.times.distributions import usual_times
 from fedpace.times.round_times import RoundTimes, Steady, Varying
+from fedpace.times.traces import whole_file
 
 # Rounds of weighted sampling to learn from where a study says nothing.
 USUAL_WARM_UP = 10
@@ -42,6 +43,8 @@ USUAL_WARM_UP = 10
 PIXELS = 28 * 28
 # The kinds of data that can be drawn here.
 KINDS = "synthetic, mnist or emnist-lower"
+# What of the devices' section makes times vary.
+VARIATION = {"noise", "drift", "period", "busy", "busy_factor", "spell"}
 SCHEDULES: dict[str, Callable[..., schedules.Schedule]] = {
     "inverse": schedules.inverse,
     "constant": schedules.constant,
@@ -128,9 +131,11 @@ def stopping(study: Study) -> Stop:
 
 
 def check_at_hand(study: Study) -> None:
-    """Say what a study's runs would miss here: the files of its images, or PyTorch."""
+    """Say what a study's runs would miss here: the files of its images, a trace, or PyTorch."""
     if isinstance(study.data, ImagesSection):
         pool_files(study.data.kind)
+    if study.devices.times.endswith("trace:fedscale:all"):
+        whole_file()
     if study.model.kind == "lenet5" and find_spec("torch") is None:
         remedy = "install it with: pip install 'fedpace[torch]'"
         raise MissingExtraError(f"lenet5 needs PyTorch; {remedy}")
@@ -140,10 +145,21 @@ def simulator(study: Study, seed: int) -> Simulator:
     """Build the backend of a run: all schemes of a seed share data, initial model and times."""
     seeds = Seeds(seed)
     data = split(study, seed)
-    usual = usual_times(study.devices.times, data.train.sizes, seeds.stream("times"))
+    usual = drawn_times(study, study.devices.times, seeds, train=data.train)
     local = study.training.model_dump(include={"local_steps", "batch", "weight_decay", "clip"})
     times, known = round_times(study, usual, seeds), study.devices.known
     return Simulator(data, model(study, data), times, seeds, times_known=known, **local)
+
+
+def drawn_times(
+    study: Study, spec: str, seeds: Seeds, *, train: Shards | None = None
+) -> FloatArray:
+    """Draw the clients' usual times; orders by what clients hold need their data, `train`."""
+    work = study.devices.model_dump(include={"samples", "megabits"})
+    rng = seeds.stream("times")
+    if train is None:
+        return usual_times(spec, np.ones(client_count(study), dtype=np.int64), rng, **work)
+    return usual_times(spec, train.sizes, rng, labels=train.common_labels, **work)
 
 
 def split(study: Study, seed: int) -> Split:
@@ -212,7 +228,7 @@ def round_times(study: Study, usual: FloatArray, seeds: Seeds) -> RoundTimes:
     devices = study.devices
     if not (devices.noise or devices.drift or devices.busy):
         return Steady(usual)
-    return Varying(usual, seeds, **devices.model_dump(exclude={"times", "known"}))
+    return Varying(usual, seeds, **devices.model_dump(include=VARIATION))
 
 
 def parsed_schedule(text: str) -> schedules.Schedule:

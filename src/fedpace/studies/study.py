@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import ErrorDetails
 
 from fedpace.errors import InputError, nearest
+from fedpace.times.traces import MEGABITS, SAMPLES
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -85,11 +86,14 @@ class ModelSection(_Section):
 class DevicesSection(_Section):
     """How fast they are: see fedpace.times.
 
-    Where they are not `known`, the server must learn their usual times as it trains. `period` and
-    `spell` are in seconds.
+    `samples` and `megabits` are what real devices, times = "trace:fedscale", compute on and get
+    and send in a round; other times do not depend on them. Where times are not `known`, the server
+    must learn the usual ones as it trains. `period` and `spell` are in seconds.
     """
 
     times: str = "exponential:1"
+    samples: Positive = SAMPLES
+    megabits: Positive = MEGABITS
     known: bool = True
     noise: AtLeastZero = 0.0
     drift: AtLeastZero = 0.0
