@@ -31,11 +31,13 @@ class Draw(NamedTuple):
     """One round's distinct clients, ascending, and the weights of their updates.
 
     The aggregate is w + Σ_i weights_i (w_i − w), for every design. A client drawn m times
-    stands here once, with m times the weight.
+    stands here once, with m times the weight. `tier` is the one that they were drawn from, −1
+    where the design has none.
     """
 
     clients: IntArray
     weights: FloatArray
+    tier: int = -1
 
 
 class Design(Protocol):
@@ -94,8 +96,8 @@ class Everyone:
 
     def among(self, present: ArrayLike) -> Design:
         """Return everyone who is present."""
-        clients = _those(present, self.weights)
-        return Among(Everyone(_divided(self.weights[clients])), clients, self.n)
+        clients = those_present(present, self.weights)
+        return Among(Everyone(divided(self.weights[clients])), clients, self.n)
 
     @property
     def n(self) -> int:
@@ -178,13 +180,13 @@ class WithReplacement:
         Where the others took more of the data with them than of the draws, a weight may come out
         larger than any that the whole fleet has; q is then raised to what keeps that cap.
         """
-        clients = _those(present, self.weights)
-        q, weights = _divided(self.q[clients]), _divided(self.weights[clients])
+        clients = those_present(present, self.weights)
+        q, weights = divided(self.q[clients]), divided(self.weights[clients])
         least = weights / max(self.k * self.largest_weight, 1.0)
         if (q < least).any():
             spare = np.maximum(q - least, 0.0)
             q = least + (1 - least.sum()) * spare / max(float(spare.sum()), np.finfo(float).tiny)
-            q = _divided(q)
+            q = divided(q)
         return Among(WithReplacement(q, self.k, weights), clients, self.n)
 
     @property
@@ -200,16 +202,18 @@ class WithReplacement:
 
 @dataclass(frozen=True, eq=False)
 class Among:
-    """Draw from some of the clients; they keep their numbers in the whole fleet."""
+    """Draw from some of the clients; they and their tiers keep their numbers in the whole fleet."""
 
     design: Design
     clients: IntArray
     n: int
+    tiers: IntArray | None = None
 
     def draw(self, rng: np.random.Generator) -> Draw:
         """Draw as the inner design does."""
         draw = self.design.draw(rng)
-        return draw._replace(clients=self.clients[draw.clients])
+        tier = draw.tier if self.tiers is None else int(self.tiers[draw.tier])
+        return draw._replace(clients=self.clients[draw.clients], tier=tier)
 
     def expected_round_time(self, times: ArrayLike) -> float:
         """Return that of the inner design; `times` are the whole fleet's."""
@@ -218,7 +222,7 @@ class Among:
 
     def variance_term(self, profile: Profile) -> float:
         """Return that of the inner design; `profile` is the whole fleet's."""
-        weights = _divided(profile.weights[self.clients])
+        weights = divided(profile.weights[self.clients])
         inner = Profile(weights, profile.times[self.clients], profile.grad_norms[self.clients])
         return self.design.variance_term(inner)
 
@@ -226,7 +230,8 @@ class Among:
         """Return the inner design among those who are also present here."""
         inner = self.design.among(_truth_values(present, self.n)[self.clients])
         if isinstance(inner, Among):
-            return Among(inner.design, self.clients[inner.clients], self.n)
+            tiers = None if inner.tiers is None or self.tiers is None else self.tiers[inner.tiers]
+            return Among(inner.design, self.clients[inner.clients], self.n, tiers)
         return Among(inner, self.clients, self.n)
 
     @property
@@ -249,7 +254,7 @@ def _truth_values(present: ArrayLike, n: int) -> NDArray[np.bool_]:
     return array[:n]
 
 
-def _those(present: ArrayLike, weights: FloatArray) -> IntArray:
+def those_present(present: ArrayLike, weights: FloatArray) -> IntArray:
     """Return the numbers of those present."""
     clients = np.flatnonzero(_truth_values(present, weights.size))
     if clients.size == 0:
@@ -257,6 +262,7 @@ def _those(present: ArrayLike, weights: FloatArray) -> IntArray:
     return clients
 
 
-def _divided(values: FloatArray) -> FloatArray:
-    divided: FloatArray = values / values.sum()
-    return divided
+def divided(values: FloatArray) -> FloatArray:
+    """Return the values over their sum."""
+    parts: FloatArray = values / values.sum()
+    return parts

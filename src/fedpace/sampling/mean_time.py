@@ -121,13 +121,15 @@ def solve_tilt(
     excess : array of N, ≥ 0, with a zero
         x_i = t_i / t_1 − 1. Differences to the fastest come in as such: t_i − θ with
         θ → t_1 would cancel. The unknown is u = 1 − θ/t_1.
-    c : float ≥ 0
+    c : float > −1
         In units of (Σ a)² = 1.
     floors : array of N, optional
         l_i.
     """
     root = _free_root(importance, excess, c)
     evaluations = root.evaluations
+    if floors is None and c < 0:  # θ < 0, which only the other root finder looks for
+        floors = np.zeros_like(importance)
     if floors is None:
         q, scale = _free_member(importance, excess, root.at)
     elif floors.sum() >= 1 - NOTHING_LEFT:

@@ -1,4 +1,4 @@
-"""Profile → Design: the six schemes that are compared."""
+"""Profile → Design: the schemes that are compared."""
 
 from typing import Any, Protocol
 
@@ -11,6 +11,8 @@ from fedpace.profile import Profile
 from fedpace.sampling.design import Design, Everyone, WithReplacement
 from fedpace.sampling.max_time import solve_max_time
 from fedpace.sampling.mean_time import solve_mean_time
+from fedpace.sampling.tiered import Tiered
+from fedpace.sampling.tiers import solve_tiers
 
 
 class Scheme(Protocol):
@@ -63,6 +65,14 @@ def optimal_max(profile: Profile, k: int, *, max_weight: float | None = None) ->
     return WithReplacement(solution.q, k, profile.weights, solution=solution)
 
 
+def optimal_tiers(profile: Profile, k: int, *, max_weight: float | None = None) -> Design:
+    """Least predicted time of rounds whose clients are of like speed: see `solve_tiers`."""
+    fleet = (profile.weights, profile.times, profile.grad_norms, profile.beta_over_alpha)
+    found = solve_tiers(*fleet, k, max_weight=max_weight)
+    parts = (found.tiers, found.chances, found.inclusion)
+    return Tiered(*parts, profile.weights, k=k, solution=found)
+
+
 # Packages name their schemes and samplers in this group of entry points.
 GROUP = "fedpace.schemes"
 SCHEMES: dict[str, Scheme] = {
@@ -72,6 +82,7 @@ SCHEMES: dict[str, Scheme] = {
     "statistical": statistical,
     "optimal-mean": optimal_mean,
     "optimal-max": optimal_max,
+    "optimal-tiers": optimal_tiers,
 }
 
 

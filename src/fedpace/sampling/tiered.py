@@ -1,0 +1,311 @@
+"""Draw clients of like speed together: a tier, then some of its clients, each at most once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpace.checks import (
+    FloatArray,
+    IntArray,
+    column,
+    one_per_client,
+    positive_column,
+    positive_count,
+    probabilities,
+    refuse_first,
+    shares,
+)
+from fedpace.errors import InputError
+from fedpace.profile import Profile
+from fedpace.sampling.arcs import Arcs
+from fedpace.sampling.design import Among, Design, Draw, divided, those_present
+from fedpace.sampling.solution import Solution
+
+# A sum of inclusion probabilities this near to an integer is one, but for rounding.
+NEAR_INTEGER = 1e-9
+# Samples of less probability than this are made by rounding.
+ROUNDING = 1e-13
+
+
+@dataclass(frozen=True, eq=False)
+class Tiered:
+    """Draw tier g with chance m_g, then client i of it with probability π_i, never twice.
+
+    Within a tier the draw is systematic: one uniform number u, and the clients in whose part of
+    the cumulated π the points u, u + 1, u + 2, … fall. The weight p_i / (m_g π_i) makes it
+    unbiased, for every partition and all chances. There are at most N + G different draws, so
+    times, weights and moments are exact: see `samples`.
+
+    Parameters
+    ----------
+    tiers : integers of N, from 0 to G − 1
+        The tier of each client.
+    chances : array of G, > 0, sums to 1
+        m_g.
+    inclusion : array of N, in (0, 1]
+        π_i, given that its tier is drawn.
+    weights : array of N
+        p_i.
+    k : int ≥ 1, optional
+        K, the clients that a round has room for; by default what the fullest tier takes.
+    turn : int, optional
+        The tier whose turn it is: drawn with certainty, with the weights as they are. Whoever
+        gives turns must give tier g the share m_g of them.
+    solution : Solution, optional
+        How it was found, where a solver found it.
+
+    Examples
+    --------
+    >>> design = Tiered([0, 0, 1], chances=[0.8, 0.2], inclusion=[1, 1, 1], weights=[0.5, 0.3, 0.2])
+    >>> for chance, draw in design.samples():
+    ...     print(chance, draw.clients, draw.weights)
+    0.8 [0 1] [0.625 0.375]
+    0.2 [2] [1.]
+    """
+
+    tiers: IntArray
+    chances: FloatArray
+    inclusion: FloatArray
+    weights: FloatArray
+    k: int
+    turn: int | None
+    solution: Solution | None
+
+    def __init__(
+        self,
+        tiers: ArrayLike,
+        chances: ArrayLike,
+        inclusion: ArrayLike,
+        weights: ArrayLike,
+        *,
+        k: int | None = None,
+        turn: int | None = None,
+        solution: Solution | None = None,
+    ) -> None:
+        p = shares(weights)
+        m = column("chances", chances)
+        m = probabilities(m, m.size)
+        refuse_first("chances", m, m == 0, "be positive", "a tier never drawn biases the model")
+        numbers = _tier_numbers(tiers, p.size, m.size)
+        pi = one_per_client("inclusion", positive_column("inclusion", inclusion), p.size)
+        refuse_first("inclusion", pi, pi > 1 + NEAR_INTEGER, "be at most 1", "draw a client once")
+        for name, value in (
+            ("tiers", numbers), ("chances", m), ("inclusion", np.minimum(pi, 1)), ("weights", p)
+        ):  # fmt: skip
+            value.setflags(write=False)
+            object.__setattr__(self, name, value)
+        fullest = int(np.ceil(np.bincount(numbers, pi).max() - NEAR_INTEGER))
+        object.__setattr__(self, "k", fullest if k is None else positive_count("k", k))
+        if turn is not None and not 0 <= turn < m.size:
+            raise InputError(f"turn must be a tier from 0 to {m.size - 1}, got {turn}; give one")
+        object.__setattr__(self, "turn", turn)
+        object.__setattr__(self, "solution", solution)
+
+    @property
+    def n(self) -> int:
+        """The number of clients."""
+        return self.weights.size
+
+    @property
+    def q(self) -> FloatArray:
+        """The share of each client in all draws: m_g π_i over its sum."""
+        return divided(self._marginals)
+
+    @property
+    def largest_weight(self) -> float:
+        """The largest p_i / (m_g π_i)."""
+        return float((self.weights / self._marginals).max())
+
+    @property
+    def largest_round_weight(self) -> float:
+        """The most that the weights of a round can sum to: what a step is long by."""
+        weights = self.weights / self._marginals
+        return max(
+            float(self._arcs(g).sums(weights[self._members[g]]).max()) for g in self._tiers()
+        )
+
+    def draw(self, rng: np.random.Generator) -> Draw:
+        """Draw a tier, or take the one whose turn it is, and clients of it."""
+        at, u = rng.random(2)
+        g = int(np.searchsorted(self._ends, at * self._ends[-1], side="right"))
+        return self._sample(min(g, self.chances.size - 1) if self.turn is None else self.turn, u)
+
+    def samples(self) -> Iterator[tuple[float, Draw]]:
+        """Yield every draw that can come, with its probability; of all tiers, whoever's turn."""
+        for g in self._tiers():
+            edges = self._edges(g)
+            for low, high in pairwise(edges.tolist()):
+                sample = self._sample(g, (low + high) / 2)
+                yield float(self.chances[g] * (high - low)), sample
+
+    def tier_times(self, times: ArrayLike) -> FloatArray:
+        """Return the expected time of the slowest client drawn from each tier."""
+        t = one_per_client("times", positive_column("times", times), self.n)
+        return np.array([self._expected_largest(g, t) for g in self._tiers()])
+
+    def expected_round_time(self, times: ArrayLike) -> float:
+        """Return Σ_g m_g T_g, or T_g of the tier whose turn it is; exact."""
+        if self.turn is not None:
+            t = one_per_client("times", positive_column("times", times), self.n)
+            return self._expected_largest(self.turn, t)
+        return float(self.chances @ self.tier_times(times))
+
+    def variance_term(self, profile: Profile) -> float:
+        """Return S = Σ_i p_i² G_i² (K / (m_g π_i) − K + 1).
+
+        As for every design, S is K times the variance of the step, plus the squared length of
+        its mean, for updates that are orthogonal to each other. Where updates of a tier resemble
+        each other it is more; `second_moment` is exact where they are known.
+        """
+        squares = (profile.weights * profile.grad_norms) ** 2
+        return float(squares @ (1 + self.k * (1 / self._marginals - 1)))
+
+    def second_moment(self, updates: ArrayLike) -> float:
+        """Return E‖Σ weights_i Δ_i‖², exactly, for the updates Δ_i, of shape (N, P)."""
+        rows = np.asarray(updates, dtype=np.float64)
+        steps = ((chance, draw.weights @ rows[draw.clients]) for chance, draw in self.samples())
+        return float(sum(chance * float(step @ step) for chance, step in steps))
+
+    def among(self, present: ArrayLike) -> Design:
+        """Return tiers of those present; chances shrink with the data that left the tier.
+
+        A round of a tier so keeps the weight that it had among all, and its free places go to
+        those of the tier who are there. A turn of a tier that is empty goes to chance.
+        """
+        clients = those_present(present, self.weights)
+        held = np.bincount(self.tiers, self.weights, self.chances.size)
+        left = np.bincount(self.tiers[clients], self.weights[clients], self.chances.size)
+        kept = np.flatnonzero(left)
+        places = np.full(self.chances.size, -1)
+        places[kept] = np.arange(kept.size)
+        tiers = places[self.tiers[clients]]
+        turn = None if self.turn is None or places[self.turn] < 0 else int(places[self.turn])
+        inner = Tiered(
+            tiers,
+            divided(self.chances[kept] * left[kept] / held[kept]),
+            filled_places(self.inclusion[clients], tiers, self.k),
+            divided(self.weights[clients]),
+            k=self.k,
+            turn=turn,
+        )
+        return Among(inner, clients, self.n, tiers=kept if self.chances.size > 1 else None)
+
+    @cached_property
+    def _marginals(self) -> FloatArray:
+        marginals: FloatArray = self.chances[self.tiers] * self.inclusion
+        return marginals
+
+    @cached_property
+    def _ends(self) -> FloatArray:
+        return np.cumsum(self.chances)
+
+    @cached_property
+    def _members(self) -> list[IntArray]:
+        """The clients of each tier, ascending."""
+        order = np.argsort(self.tiers, kind="stable")
+        counts = np.bincount(self.tiers, minlength=self.chances.size)
+        return np.split(order, np.cumsum(counts)[:-1])
+
+    @cached_property
+    def _cumulated(self) -> list[FloatArray]:
+        """π cumulated over each tier; a last entry that is an integer is one exactly."""
+        cumulated = [np.cumsum(self.inclusion[members]) for members in self._members]
+        for each in cumulated:
+            nearest = np.round(each[-1])
+            if abs(each[-1] - nearest) < NEAR_INTEGER:
+                each[-1] = nearest
+        return cumulated
+
+    def _tiers(self) -> range:
+        return range(self.chances.size)
+
+    def _sample(self, tier: int, u: float) -> Draw:
+        cumulated = self._cumulated[tier]
+        points = np.arange(u, cumulated[-1])
+        clients = self._members[tier][np.searchsorted(cumulated, points, side="right")]
+        number = tier if self.chances.size > 1 else -1
+        return Draw(clients, self.weights[clients] / self._marginals[clients], number)
+
+    def _edges(self, tier: int) -> FloatArray:
+        """Return where in [0, 1] the sample changes with u."""
+        inner = np.sort(self._cumulated[tier] % 1.0)
+        inner = inner[(np.diff(inner, prepend=0.0) > ROUNDING) & (inner < 1 - ROUNDING)]
+        return np.concatenate([[0.0], inner, [1.0]])
+
+    def _expected_largest(self, tier: int, values: FloatArray) -> float:
+        """Return the expected largest of the drawn clients' values > 0, in O(n log n)."""
+        arcs = self._arcs(tier)
+        largest = arcs.largest(values[self._members[tier]])
+        return float(np.diff(self._edges(tier)) @ largest)
+
+    def _arcs(self, tier: int) -> Arcs:
+        """Return which of the samples each member is in: one run of them, or the two ends."""
+        ends, edges = self._cumulated[tier], self._edges(tier)
+        starts = np.append(0.0, ends[:-1])
+        first = np.searchsorted(edges, starts % 1.0 - ROUNDING)
+        last = np.searchsorted(edges, ends % 1.0 - ROUNDING)
+        last[last == 0] = edges.size - 1
+        first[first == edges.size - 1] = 0
+        return Arcs(first, last, self.inclusion[self._members[tier]] == 1, edges.size - 1)
+
+
+class Systematic(Tiered):
+    """Draw client i with probability π_i, never twice in a round, and weight by p_i / π_i.
+
+    Parameters
+    ----------
+    inclusion : array of N, in (0, 1]
+        π_i; their sum is K, the clients in a round.
+    weights, solution
+        As in `Tiered`, of which this is the one with a single tier.
+
+    Examples
+    --------
+    >>> design = Systematic([1.0, 0.5, 0.5], weights=[0.5, 0.25, 0.25])
+    >>> [(chance, draw.clients.tolist()) for chance, draw in design.samples()]
+    [(0.5, [0, 1]), (0.5, [0, 2])]
+    """
+
+    def __init__(
+        self, inclusion: ArrayLike, weights: ArrayLike, *, solution: Solution | None = None
+    ) -> None:
+        n = np.size(weights)
+        super().__init__(np.zeros(n, int), [1.0], inclusion, weights, solution=solution)
+
+
+def filled_places(shape: FloatArray, tiers: IntArray, k: int) -> FloatArray:
+    """Return π ∝ shape within each tier, at most 1, whose sum is K, or the tier if it is smaller.
+
+    >>> filled_places(np.array([8.0, 1.0, 1.0, 5.0]), np.array([0, 0, 0, 1]), k=2)
+    array([1. , 0.5, 0.5, 1. ])
+    """
+    sizes = np.bincount(tiers)
+    whole = (sizes <= k)[tiers]
+    while not whole.all():
+        free = ~whole
+        places = k - np.bincount(tiers, whole)
+        total = np.bincount(tiers[free], shape[free], sizes.size)
+        scale = np.divide(places, total, out=np.zeros(sizes.size), where=total > 0)
+        joined = free & (shape * scale[tiers] >= 1)
+        if not joined.any():
+            return np.where(whole, 1.0, shape * scale[tiers])
+        whole |= joined
+    return np.ones(shape.size)
+
+
+def _tier_numbers(tiers: ArrayLike, n: int, count: int) -> IntArray:
+    values = one_per_client("tiers", column("tiers", tiers), n)
+    wrong = (values != np.floor(values)) | (values < 0) | (values >= count)
+    condition = f"be an integer from 0 to {count - 1}"
+    refuse_first("tiers", values, wrong, condition, "give chances for each tier")
+    numbers = values.astype(np.int64)
+    if np.bincount(numbers, minlength=count).min() == 0:
+        empty = int(np.argmin(np.bincount(numbers, minlength=count)))
+        raise InputError(f"tiers must all have a client, got none in tier {empty}; leave it out")
+    return numbers

@@ -1,0 +1,291 @@
+"""Which tiers, and how often each: the least predicted time of rounds of clients of like speed.
+
+For given tiers and given probabilities within them a tier is like a client: it takes T_g
+seconds, and adds A_g / m_g to the second moment of the step. So its chance m_g solves P3 over
+tiers, by one scalar root, and globally. docs/method.md has the argument.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpace.checks import FloatArray, IntArray, number, positive_count
+from fedpace.errors import InputError
+from fedpace.profile import Profile
+from fedpace.sampling.max_time import solve_max_time
+from fedpace.sampling.mean_time import Tilt, solve_mean_time, solve_tilt
+from fedpace.sampling.solution import NOTHING_LEFT, Solution, check_cap, residual
+from fedpace.sampling.tiered import Tiered, filled_places
+
+# The number of tiers of a larger fleet is chosen on this many of its clients: its tiers are so
+# narrow in time that finer ones gain nothing.
+LARGE = 2**15
+# Numbers of tiers that are tried: from one step to the next, half as many again.
+FINER = 1.5
+ROUND_CAP_REMEDY = "give the most that the weights of a round may sum to, or leave it out"
+
+
+@dataclass(frozen=True, eq=False)
+class TierSolution(Solution):
+    """A solution with its tiers; `q` are the shares of all draws, `gap` is against min P3.
+
+    Attributes
+    ----------
+    tiers : integers of N
+        The tier of each client; 0 has the fastest.
+    chances : array of G
+        m_g.
+    inclusion : array of N
+        π_i within its tier.
+    """
+
+    tiers: IntArray
+    chances: FloatArray
+    inclusion: FloatArray
+
+
+def solve_tiers(
+    weights: ArrayLike,
+    times: ArrayLike,
+    grad_norms: ArrayLike,
+    beta_over_alpha: float | None,
+    k: int,
+    max_weight: float | None = None,
+    *,
+    max_round_weight: float | None = None,
+    tiers: int | None = None,
+    coherence: float = 0.0,
+) -> TierSolution:
+    """Minimise T (S + c) over tiers of clients with neighbouring times.
+
+    T = Σ_g m_g T_g is exact, S = K Σ_g A_g / m_g − (K − 1) Σ a_i² with A_g = Σ_{i∈g} a_i² / π_i
+    and a_i = p_i G_i. Within a tier π_i ∝ a_i, at most 1. No unbiased draw of K different clients
+    has an objective below min P3 with c − (K − 1) Σ a_i² in the place of c: `gap` is against it.
+
+    Parameters
+    ----------
+    weights, times, grad_norms, beta_over_alpha, k
+        p_i, t_i, G_i, c = β/α (None: (Σ p_i G_i)²) and K, as in `solve_max_time`.
+    max_weight : float ≥ 1/k, optional
+        Cap on the weight p_i / (m_g π_i) of one client. As nobody is drawn twice in a round, no
+        weight can be less than p_i: such a cap is kept as nearly as it can be.
+    max_round_weight : float ≥ 1, optional
+        Cap on the weight P_g / m_g of a round, P_g = Σ_{i∈g} p_i.
+    tiers : int ≥ 1, optional
+        How many; by default the number is chosen, and so is not to use any.
+    coherence : float in [0, 1]
+        κ, the mean cosine between the updates of two clients, where it is known: A_g becomes
+        (1 − κ) Σ a_i² / π_i + κ (Σ a_i)². With 0 updates are taken to be orthogonal.
+
+    Examples
+    --------
+    Two fast and two slow clients, two a round: each pair is a tier.
+
+    >>> solution = solve_tiers([0.25] * 4, [1.0, 9.0, 1.0, 9.0], [1.0] * 4, 0.0, k=2)
+    >>> solution.tiers, solution.chances.round(6)
+    (array([0, 1, 0, 1]), array([0.75, 0.25]))
+    """
+    profile = Profile(weights, times, grad_norms, beta_over_alpha)
+    k = positive_count("k", k)
+    if max_weight is not None:
+        check_cap("max_weight", max_weight, k)
+    problem = _Problem(
+        profile,
+        k,
+        max_weight,
+        _round_cap(max_round_weight),
+        _coherence(coherence),
+        np.argsort(profile.times, kind="stable"),
+    )
+    if tiers is not None:
+        count = positive_count("tiers", tiers, f"give 1 to {profile.n}", most=profile.n)
+        return _solution(problem, problem.solved(problem.cut(count), exact=True), 1)
+    counts = tier_counts(min(profile.n, LARGE), k)
+    thinned = _thinned(problem)
+    found = [thinned.solved(thinned.cut(count), exact=False).objective for count in counts]
+    best = problem.solved(problem.cut(counts[int(np.argmin(found))]), exact=True)
+    alone = problem.solved(_one_tier(problem), exact=False)
+    if alone.objective < best.objective:
+        best = min(best, problem.solved(alone.parts, exact=True), key=lambda each: each.objective)
+    return _solution(problem, best, len(found))
+
+
+def tier_counts(n: int, k: int) -> list[int]:
+    """Return the numbers of tiers to try: from 1 to N, with N/K among them.
+
+    >>> tier_counts(40, k=4)
+    [1, 2, 3, 4, 5, 7, 10, 15, 22, 33, 40]
+    """
+    up, down = [n / k], [n / k]
+    while up[-1] * FINER < n:
+        up.append(up[-1] * FINER)
+    while down[-1] / FINER > 1:
+        down.append(down[-1] / FINER)
+    return sorted({min(max(round(each), 1), n) for each in (1, *down, *up, n)})
+
+
+class _Parts(NamedTuple):
+    """Clients in tiers, and π within them; both in the order of the clients."""
+
+    tiers: IntArray
+    inclusion: FloatArray
+
+
+class _Found(NamedTuple):
+    parts: _Parts
+    tilt: Tilt
+    objective: float
+    residual: float
+
+
+class _Problem(NamedTuple):
+    profile: Profile
+    k: int
+    max_weight: float | None
+    max_round_weight: float
+    coherence: float
+    order: IntArray
+
+    @property
+    def constant(self) -> float:
+        """What is added to K Σ_g A_g / m_g: c, and that nobody is drawn twice."""
+        importance = self.profile.importance
+        mean = (1 - self.coherence) * float(importance @ importance)
+        mean += self.coherence * float(importance.sum()) ** 2
+        return self.profile.beta_over_alpha - (self.k - 1) * mean
+
+    @property
+    def lower_bound(self) -> float:
+        """A bound that no unbiased draw of K different clients can beat, updates orthogonal.
+
+        Where the constant is negative, −d, the second moment is at least its least possible M,
+        so that M' − d ≥ (1 − d/M) M' and the bound is that of c = 0.
+        """
+        profile, constant = self.profile, self.constant
+        fleet = (profile.weights, profile.times, profile.grad_norms)
+        bound = solve_mean_time(*fleet, max(constant, 0.0)).objective
+        if constant >= 0:
+            return bound
+        importance = profile.importance
+        inclusion = filled_places(importance, np.zeros(profile.n, dtype=np.int64), self.k)
+        return bound * (1 + constant / (self.k * float(importance @ (importance / inclusion))))
+
+    def cut(self, count: int) -> _Parts:
+        """Cut the clients, sorted by time, into tiers that are as large as each other."""
+        n = self.profile.n
+        tiers = np.empty(n, dtype=np.int64)
+        tiers[self.order] = np.arange(n) * count // n
+        return _Parts(tiers, filled_places(self.profile.importance, tiers, self.k))
+
+    def solved(self, parts: _Parts, *, exact: bool) -> _Found:
+        """Return the best chances of these tiers: P3 over tiers."""
+        importance = self.profile.importance
+        sums = np.bincount(parts.tiers, importance)
+        own = np.bincount(parts.tiers, importance * (importance / parts.inclusion))
+        moments = self.k * ((1 - self.coherence) * own + self.coherence * sums**2)
+        times = self._exact_times(parts) if exact else self._times(parts)
+        roots = np.sqrt(moments)
+        total = float(roots.sum())
+        floors = self._floors(parts)
+        excess = times / times.min() - 1
+        c = self.constant / total**2
+        tilt = solve_tilt(roots / total, excess, c, floors)
+        spread = float(moments @ (1 / tilt.q)) + self.constant
+        left = residual(tilt.q, roots / total, 1 + excess, c, floors)
+        return _Found(parts, tilt, float(tilt.q @ times) * spread, left)
+
+    def _floors(self, parts: _Parts) -> FloatArray | None:
+        """Return the least chances that keep the caps, or nearly, where they cannot be kept."""
+        p = self.profile.weights
+        floors = np.bincount(parts.tiers, p) / self.max_round_weight
+        if self.max_weight is not None:
+            np.maximum.at(floors, parts.tiers, p / (parts.inclusion * self.max_weight))
+        if not floors.any():
+            return None
+        return floors / max(float(floors.sum()), 1.0)
+
+    def _exact_times(self, parts: _Parts) -> FloatArray:
+        count = int(parts.tiers.max()) + 1
+        even = np.full(count, 1 / count)
+        design = Tiered(parts.tiers, even, parts.inclusion, self.profile.weights, k=self.k)
+        return design.tier_times(self.profile.times)
+
+    def _times(self, parts: _Parts) -> FloatArray:
+        """Return T_g as if the draws within a tier were independent: near, and fast.
+
+        E[max] = Σ_j t_j (C_j^K − C_{j−1}^K) with C the cumulated π / Σ π of the tier.
+        """
+        tiers, t = parts.tiers[self.order], self.profile.times[self.order]
+        first = np.flatnonzero(np.diff(tiers, prepend=-1))
+        share = parts.inclusion[self.order]
+        before = np.cumsum(share) - share
+        total = np.add.reduceat(share, first)
+        start = (before - before[first][tiers]) / total[tiers]
+        end = np.minimum(start + share / total[tiers], 1)
+        last = np.append(first[1:], t.size) - 1
+        end[last] = 1.0
+        slowest = np.add.reduceat((end**self.k - start.clip(0, 1) ** self.k) * t, first)
+        whole = np.bincount(tiers) <= self.k
+        return np.where(whole, t[last], np.clip(slowest, t[first], t[last]))
+
+
+def _thinned(problem: _Problem) -> _Problem:
+    """Return the problem of some clients of all speeds, where there are many."""
+    profile, n = problem.profile, problem.profile.n
+    if n <= LARGE:
+        return problem
+    some = problem.order[np.arange(LARGE) * n // LARGE]
+    p, norms = profile.weights[some], profile.grad_norms[some]
+    ratio = (
+        profile.beta_over_alpha
+        * (float(p @ norms) / float(profile.weights @ profile.grad_norms) / p.sum()) ** 2
+    )
+    few = Profile(p / p.sum(), profile.times[some], norms, ratio)
+    return problem._replace(profile=few, order=np.arange(LARGE))
+
+
+def _one_tier(problem: _Problem) -> _Parts:
+    """Return the best without tiers: the probabilities of P2, at most 1 each."""
+    profile, k = problem.profile, problem.k
+    fleet = (profile.weights, profile.times, profile.grad_norms, profile.beta_over_alpha)
+    q = solve_max_time(*fleet, k, max_weight=problem.max_weight).q
+    tiers = np.zeros(profile.n, dtype=np.int64)
+    return _Parts(tiers, filled_places(q, tiers, k))
+
+
+def _solution(problem: _Problem, best: _Found, tried: int) -> TierSolution:
+    marginals = best.tilt.q[best.parts.tiers] * best.parts.inclusion
+    return TierSolution(
+        q=marginals / marginals.sum(),
+        objective=best.objective,
+        status="converged" if best.tilt.converged else "iteration-limit",
+        iterations=tried,
+        residual=best.residual,
+        gap=max(best.objective / problem.lower_bound - 1, 0.0),
+        tiers=best.parts.tiers,
+        chances=best.tilt.q,
+        inclusion=best.parts.inclusion,
+    )
+
+
+def _round_cap(cap: float | None) -> float:
+    if cap is None:
+        return np.inf
+    cap = number("max_round_weight", cap, ROUND_CAP_REMEDY)
+    if not cap >= 1 - NOTHING_LEFT:
+        raise InputError(
+            f"max_round_weight must be at least 1, got {cap:g}; weights sum to 1 on average"
+        )
+    return cap
+
+
+def _coherence(value: float) -> float:
+    remedy = "give a mean cosine, or leave it out"
+    value = number("coherence", value, remedy)
+    if not 0 <= value <= 1:
+        raise InputError(f"coherence must lie between 0 and 1, got {value:g}; {remedy}")
+    return value
