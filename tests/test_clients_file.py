@@ -58,20 +58,22 @@ def test_what_is_written_is_read_in_any_order_of_columns_and_with_any_delimiter(
 
 
 @settings(deadline=None)
-@given(names=st.lists(NAMES, min_size=1, max_size=8), k=st.integers(1, 100), data=st.data())
+@given(names=st.lists(NAMES, min_size=1, max_size=8), data=st.data())
 def test_probabilities_come_back_digit_for_digit(
-    scratch: Path, names: list[str], k: int, data: st.DataObject
+    scratch: Path, names: list[str], data: st.DataObject
 ) -> None:
     sizes = st.lists(POSITIVE, min_size=len(names), max_size=len(names))
     q, weights = (np.array(column) / sum(column) for column in (data.draw(sizes), data.draw(sizes)))
+    tiers = np.arange(len(names)) // 2
     file = scratch / "q.csv"
-    write_probabilities(file, names, q, weights, k)
+    write_probabilities(file, names, {"q": q, "aggregation_weight": weights, "tier": tiers})
     with file.open(encoding="utf-8", newline="") as stream:
         header, *rows = csv.reader(stream, strict=True)
-    assert header == ["client", "q", "aggregation_weight"]
+    assert header == ["client", "q", "aggregation_weight", "tier"]
     assert [row[0] for row in rows] == names
     assert [float(row[1]) for row in rows] == q.tolist()
-    assert [float(row[2]) for row in rows] == (weights / (k * q)).tolist()
+    assert [float(row[2]) for row in rows] == weights.tolist()
+    assert [row[3] for row in rows] == [str(tier) for tier in tiers]
 
 
 def test_weights_and_the_default_ratio_reach_the_profile(tmp_path: Path) -> None:

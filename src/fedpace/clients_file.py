@@ -5,11 +5,12 @@ Columns `time` (seconds), `grad_norm`, and either `samples` or `weight`; optiona
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, refuse_wide, sum_to_one
 from fedpace.errors import InputError, listed, nearest
@@ -107,13 +108,13 @@ def _profile(table: _Table, numbers: dict[str, FloatArray]) -> Profile:
 
 
 def write_probabilities(
-    path: Path, names: Sequence[str], q: FloatArray, weights: FloatArray, k: int
+    path: Path, names: Sequence[str], columns: Mapping[str, NDArray[Any]]
 ) -> None:
-    """Write client, q and the aggregation weight p/(Kq) of one draw, one row per client."""
-    aggregation = weights / (k * q)
-    rows = zip(map(_quoted, names), q.tolist(), aggregation.tolist(), strict=True)
-    lines = [f"{name},{probability!r},{weight!r}\n" for name, probability, weight in rows]
-    write_text(path, "client,q,aggregation_weight\n" + "".join(lines))
+    """Write client and what a design says of each, such as q, one row per client."""
+    values = (column.tolist() for column in columns.values())
+    rows = zip(map(_quoted, names), *values, strict=True)
+    lines = (",".join([name, *map(repr, numbers)]) + "\n" for name, *numbers in rows)
+    write_text(path, ",".join(["client", *columns]) + "\n" + "".join(lines))
 
 
 def write_example(path: Path, n: int, rng: np.random.Generator) -> None:

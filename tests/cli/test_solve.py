@@ -57,7 +57,8 @@ def test_json_is_all_there_is_on_standard_output_and_equals_the_library(fleet: P
     assert (outcome.returncode, outcome.stderr) == (0, "")
     record = strict_json(outcome.stdout)
     clients = read_clients(Path("clients.csv"))
-    design = library_rows("clients.csv", 7)[-1].design
+    rows = library_rows("clients.csv", 7)
+    design = next(row.design for row in rows if row.scheme == "optimal-max")
     assert isinstance(design, fedpace.WithReplacement)
     assert design.solution is not None
     assert record["k"] == 7
@@ -89,16 +90,22 @@ def test_the_file_of_probabilities_equals_the_library(fleet: Path, scheme: str) 
     assert "q.csv" in outcome.stdout
     clients = read_clients(Path("clients.csv"))
     design = fedpace.SCHEMES[scheme](clients.profile, 7)
-    assert isinstance(design, fedpace.WithReplacement)
+    assert isinstance(design, fedpace.WithReplacement | fedpace.Tiered)
     with (fleet / "q.csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
-    assert list(rows[0]) == ["client", "q", "aggregation_weight"]
-    q = np.array([float(row["q"]) for row in rows])
-    weights = np.array([float(row["aggregation_weight"]) for row in rows])
+    columns = design.columns()
+    assert list(rows[0]) == ["client", *columns]
+    assert list(columns)[:2] == ["q", "aggregation_weight"]
     assert [row["client"] for row in rows] == list(clients.names)
-    assert q == pytest.approx(design.q, rel=1e-9)
+    for name, values in columns.items():
+        assert [float(row[name]) for row in rows] == pytest.approx(values.tolist(), rel=1e-9)
+    q = columns["q"]
     assert q.sum() == pytest.approx(1, abs=1e-12)
-    assert weights == pytest.approx(clients.profile.weights / (7 * q), rel=1e-12)
+    drawn = 7 * q
+    if isinstance(design, fedpace.Tiered):
+        drawn = design.chances[design.tiers] * design.inclusion
+    weights = clients.profile.weights / drawn
+    assert columns["aggregation_weight"] == pytest.approx(weights, rel=1e-12)
 
 
 def test_no_weight_exceeds_the_cap(fleet: Path) -> None:
@@ -160,12 +167,15 @@ def test_certify_describes_the_probabilities_it_returns(folder: Path) -> None:
     usual, certified = (strict_json(run(*args, *more).stdout) for more in ([], ["--certify"]))
     assert certified["solution"]["objective"] < 0.999 * usual["solution"]["objective"]
     profile = read_clients(Path("local.csv")).profile
-    row = certified["schemes"][-1]
+    row, before = (
+        next(each for each in record["schemes"] if each["scheme"] == "optimal-max")
+        for record in (certified, usual)
+    )
     assert row["round_time"] == pytest.approx(
         fedpace.expected_round_time(certified["q"], profile.times, 119)
     )
     ratio = certified["solution"]["objective"] / usual["solution"]["objective"]
-    assert row["relative_time"] == pytest.approx(ratio * usual["schemes"][-1]["relative_time"])
+    assert row["relative_time"] == pytest.approx(ratio * before["relative_time"])
 
 
 def test_full_has_a_table_and_no_probabilities(fleet: Path) -> None:

@@ -70,8 +70,11 @@ def test_whatever_keeps_its_promises_passes(make: Callable[[Profile, int], Desig
         ({"draws": lambda draw: draw._replace(weights=1.2 * draw.weights)}, "at most K times"),
         ({"draws": without_the_last}, "weights of client . must be .* on average, .* are biased"),
         ({"draws": twice}, r"clients must be distinct and ascending, got \[0 0\]"),
-        ({"draws": lambda draw: Draw(*(each[::-1] for each in draw))}, "distinct and ascending"),
-        ({"draws": lambda draw: Draw(*(each[:0] for each in draw))}, "distinct and ascending"),
+        ({"draws": lambda draw: Draw(draw.clients[::-1], draw.weights)}, "distinct and ascending"),
+        (
+            {"draws": lambda draw: Draw(draw.clients[:0], draw.weights[:0])},
+            "distinct and ascending",
+        ),
         ({"draws": lambda draw: draw._replace(clients=draw.clients + 1)}, "among those present"),
         ({"draws": lambda draw: draw._replace(clients=draw.clients - 1)}, "among those present"),
         ({"draws": lambda draw: draw._replace(weights=0 * draw.weights)}, "be positive and finite"),

@@ -57,7 +57,7 @@ def test_the_headings_name_quantities_and_units() -> None:
 def test_a_small_fleet_is_shown_whole_and_a_large_one_by_its_ends(n: int, shown: int) -> None:
     clients = fleet(n)
     design = weighted_design(clients)
-    table = clients_table(clients, design, scheme="statistical", show=5)
+    table = clients_table(clients, design.columns(), scheme="statistical", show=5)
     assert table.row_count == shown
     rows = [line.split() for line in lines(table) if line.strip().startswith("client-")]
     order = np.argsort(clients.profile.times, kind="stable")
@@ -76,14 +76,18 @@ def test_a_small_fleet_is_shown_whole_and_a_large_one_by_its_ends(n: int, shown:
 
 def test_brackets_in_a_name_are_not_markup() -> None:
     clients = fleet(3, ["[/red]", "[bold]b", "[link=x]"])
-    text = "\n".join(lines(clients_table(clients, weighted_design(clients), scheme="x", show=5)))
+    text = "\n".join(
+        lines(clients_table(clients, weighted_design(clients).columns(), scheme="x", show=5))
+    )
     for name in clients.names:
         assert name in text
 
 
 def test_control_characters_in_a_name_do_not_reach_the_terminal() -> None:
     clients = fleet(2, ["\x1b[2Ja", "b\x07"])
-    text = "\n".join(lines(clients_table(clients, weighted_design(clients), scheme="x", show=5)))
+    text = "\n".join(
+        lines(clients_table(clients, weighted_design(clients).columns(), scheme="x", show=5))
+    )
     assert "\x1b" not in text
     assert "\x07" not in text
 

@@ -9,21 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpace import SCHEMES, Design, InputError, Profile, WithReplacement
+from fedpace import SCHEMES, Design, InputError, Profile, Tiered, WithReplacement
 from fedpace.conformance import check_design
 from fedpace.sampling.schemes import needs_counts_only, scheme_named
 from tests.sampling.fleets import Fleet, extreme_fleets, fleets, random_fleet, ratios
 from tests.sampling.own_design import halves
 
 SAMPLING = [name for name in SCHEMES if name != "full"]
-SOLVED = ["statistical", "optimal-mean", "optimal-max"]
+WITH_REPLACEMENT = [name for name in SAMPLING if name != "optimal-tiers"]
+SOLVED = ["statistical", "optimal-mean", "optimal-max", "optimal-tiers"]
 
 
 def sampling_design(
     name: str, profile: Profile, k: int, cap: float | None = None
-) -> WithReplacement:
+) -> WithReplacement | Tiered:
     design = SCHEMES[name](profile, k, max_weight=cap)
-    assert isinstance(design, WithReplacement)
+    assert isinstance(design, WithReplacement | Tiered)
     return design
 
 
@@ -35,6 +36,7 @@ def test_names_are_those_that_others_rely_on() -> None:
         "statistical",
         "optimal-mean",
         "optimal-max",
+        "optimal-tiers",
     ]
 
 
@@ -57,7 +59,7 @@ def test_every_scheme_is_unbiased(make: Callable[[Profile, int], Design]) -> Non
     check_design(make)
 
 
-@pytest.mark.parametrize("name", SAMPLING)
+@pytest.mark.parametrize("name", WITH_REPLACEMENT)
 @settings(max_examples=15)
 @given(fleet=fleets(), k=st.integers(1, 20), random=st.randoms(use_true_random=False))
 def test_no_scheme_cares_about_the_order_of_clients(
@@ -76,7 +78,9 @@ def test_every_scheme_with_a_choice_keeps_the_cap(
     name: str, fleet: Fleet, k: int, factor: float
 ) -> None:
     design = sampling_design(name, Profile(*fleet), k, factor / k)
-    assert design.largest_weight <= factor / k * (1 + 1e-9)
+    # Who is drawn once at most weighs p at least.
+    least = fleet.weights.max() if name == "optimal-tiers" else 0.0
+    assert design.largest_weight <= max(factor / k, least) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", SOLVED)

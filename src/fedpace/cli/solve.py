@@ -1,10 +1,14 @@
 """The command `fedpace solve`: the probabilities for one K."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from fedpace.checks import positive_count
 from fedpace.cli import options, output
@@ -14,6 +18,7 @@ from fedpace.sampling.design import Design, WithReplacement
 from fedpace.sampling.max_time import solve_max_time
 from fedpace.sampling.plan import Prediction, plan, predict, uniform_cost
 from fedpace.sampling.schemes import SCHEMES, scheme_named
+from fedpace.sampling.tiered import Tiered
 
 # A larger weight lets one draw move the model by more than the client's whole update; a cap of 1
 # is met up to rounding.
@@ -47,13 +52,13 @@ def solve_command(
     rows = list(output.with_progress(found, len(names), "schemes", quiet=as_json))
     if certify:
         rows = _certified(clients, rows, k, max_weight)
-    design = next(row.design for row in rows if row.scheme == scheme)
+    row = next(row for row in rows if row.scheme == scheme)
     if csv or plot:
-        _write(clients, design, scheme, csv, plot)
+        _write(clients, row, csv, plot)
     if as_json:
-        print(json.dumps(_record(clients, rows, design, scheme, k)))
+        print(json.dumps(_record(clients, rows, row)))
     else:
-        _print(clients, rows, design, scheme, k)
+        _print(clients, rows, row)
         output.print_written(csv, plot)
 
 
@@ -69,47 +74,56 @@ def _certified(
     return [row if each.scheme == row.scheme else each for each in rows]
 
 
-def _write(
-    clients: Clients, design: Design, scheme: str, csv: Path | None, plot: Path | None
-) -> None:
-    if not isinstance(design, WithReplacement):
-        raise InputError(f"scheme '{scheme}' has no probabilities to write; choose another")
-    profile = clients.profile
+def _columns(design: Design) -> Mapping[str, NDArray[Any]]:
+    """Return what a design says of each client; full participation and some of your own do not."""
+    return design.columns() if hasattr(design, "columns") else {}
+
+
+def _write(clients: Clients, row: Prediction, csv: Path | None, plot: Path | None) -> None:
+    columns = _columns(row.design)
+    if "q" not in columns:
+        raise InputError(f"scheme '{row.scheme}' has no probabilities to write; choose another")
     if csv:
-        write_probabilities(csv, clients.names, design.q, profile.weights, design.k)
+        write_probabilities(csv, clients.names, columns)
     if plot:
         from fedpace.report.figures import probabilities_figure, save
 
-        save(probabilities_figure(profile, design.q, scheme=scheme, k=design.k), plot)
+        figure = probabilities_figure(clients.profile, columns["q"], scheme=row.scheme, k=row.k)
+        save(figure, plot)
 
 
-def _print(clients: Clients, rows: list[Prediction], design: Design, scheme: str, k: int) -> None:
-    from fedpace.report.tables import clients_table, print_tables, schemes_table
+def _print(clients: Clients, rows: list[Prediction], row: Prediction) -> None:
+    from fedpace.report.tables import clients_table, print_tables, schemes_table, tiers_table
 
-    print_tables(schemes_table(rows, k=k))
-    if not isinstance(design, WithReplacement):
-        return
-    print_tables(clients_table(clients, design, scheme=scheme, show=5))
-    if found := design.solution:
+    design = row.design
+    print_tables(schemes_table(rows, k=row.k))
+    if isinstance(design, Tiered):
+        print_tables(tiers_table(clients.profile, design))
+    if columns := _columns(design):
+        print_tables(clients_table(clients, columns, scheme=row.scheme, show=5))
+    if found := getattr(design, "solution", None):
         print(
             f"{found.status} after {found.iterations} iterations, residual {found.residual:.1e}, "
             f"at most {100 * found.gap:,.1f} % above the global optimum"
         )
-    if design.largest_weight > RISKY_WEIGHT:
+    if columns and design.largest_weight > RISKY_WEIGHT:
         print(
             f"Note: the largest weight is {design.largest_weight:.3g}; above 1 a single draw can "
             "throw training off. --max-weight 1 prevents it."
         )
 
 
-def _record(
-    clients: Clients, rows: list[Prediction], design: Design, scheme: str, k: int
-) -> dict[str, Any]:
-    ratio, schemes = clients.profile.beta_over_alpha, [row.numbers() for row in rows]
-    record = {"k": k, "scheme": scheme, "beta_over_alpha": ratio, "schemes": schemes}
-    if isinstance(design, WithReplacement):
-        if design.solution is not None:
-            fields = ("objective", "status", "iterations", "residual", "gap")
-            record["solution"] = {name: getattr(design.solution, name) for name in fields}
-        record |= {"clients": list(clients.names), "q": design.q.tolist()}
+def _record(clients: Clients, rows: list[Prediction], row: Prediction) -> dict[str, Any]:
+    ratio, schemes = clients.profile.beta_over_alpha, [each.numbers() for each in rows]
+    record = {"k": row.k, "scheme": row.scheme, "beta_over_alpha": ratio, "schemes": schemes}
+    columns = {name: column.tolist() for name, column in _columns(row.design).items()}
+    if found := getattr(row.design, "solution", None):
+        values = {each.name: getattr(found, each.name) for each in fields(found)}
+        record["solution"] = {
+            name: value.tolist() if isinstance(value, np.ndarray) else value
+            for name, value in values.items()
+            if name not in columns
+        }
+    if columns:
+        record |= {"clients": list(clients.names), **columns}
     return record

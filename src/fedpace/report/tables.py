@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement
@@ -14,12 +15,19 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpace.clients_file import Clients
-from fedpace.sampling.design import WithReplacement
+from fedpace.profile import Profile
 from fedpace.sampling.plan import Prediction
+from fedpace.sampling.tiered import Tiered
 
 if TYPE_CHECKING:
     from fedpace.report.intervals import Interval
     from fedpace.report.summary import Summary
+
+TITLES = {
+    "q": "probability\nper draw",
+    "aggregation_weight": "weight\nof a draw",
+    "inclusion": "inclusion\nin its tier",
+}
 
 
 def schemes_table(rows: Sequence[Prediction], *, k: int) -> Table:
@@ -39,11 +47,13 @@ def schemes_table(rows: Sequence[Prediction], *, k: int) -> Table:
     return table
 
 
-def clients_table(clients: Clients, design: WithReplacement, *, scheme: str, show: int) -> Table:
-    """Show the probabilities of the fastest and the slowest clients."""
+def clients_table(
+    clients: Clients, columns: Mapping[str, NDArray[Any]], *, scheme: str, show: int
+) -> Table:
+    """Show what a design says of the fastest and the slowest clients."""
     profile = clients.profile
     share = profile.importance / profile.importance.sum()
-    titles = ("time, s", "importance\np·G, share", "probability\nper draw", "weight\np/(Kq)")
+    titles = ("time, s", "importance\np·G, share", *(TITLES.get(name, name) for name in columns))
     table = new_table(f"Probabilities of {scheme}, fastest and slowest clients", "client", *titles)
     table.columns[0].overflow = "fold"
     order = np.argsort(profile.times, kind="stable")
@@ -54,9 +64,36 @@ def clients_table(clients: Clients, design: WithReplacement, *, scheme: str, sho
                 Text("".join(c if c.isprintable() else "�" for c in clients.names[i])),
                 f"{profile.times[i]:.4g}",
                 f"{share[i]:.3g}",
-                f"{design.q[i]:.4g}",
-                f"{profile.weights[i] / (design.k * design.q[i]):.3g}",
+                *(f"{column[i]:.4g}" for column in columns.values()),
             )
+        table.add_section()
+    return table
+
+
+def tiers_table(profile: Profile, design: Tiered) -> Table:
+    """Show each tier's clients, how often it is drawn, how long its rounds are and what they weigh.
+
+    Of many tiers, the fastest and the slowest.
+    """
+    titles = (
+        "clients",
+        "slowest, s",
+        "chance\nper round",
+        "expected\nround, s",
+        "weight of\na round",
+    )
+    table = new_table(
+        f"Tiers: {design.chances.size:,}, the fastest and the slowest", "tier", *titles
+    )
+    times, weights = design.tier_times(profile.times), design.round_weights
+    slowest = np.zeros(design.chances.size)
+    np.maximum.at(slowest, design.tiers, profile.times)
+    sizes = np.bincount(design.tiers)
+    order = np.arange(sizes.size)
+    for group in [order] if order.size <= 10 else [order[:5], order[-5:]]:
+        for g in group.tolist():
+            numbers = (slowest[g], design.chances[g], times[g], weights[g])
+            table.add_row(str(g), f"{sizes[g]:,}", *(f"{each:.4g}" for each in numbers))
         table.add_section()
     return table
 

@@ -182,12 +182,12 @@ class WithReplacement:
         """
         clients = those_present(present, self.weights)
         q, weights = divided(self.q[clients]), divided(self.weights[clients])
-        least = weights / max(self.k * self.largest_weight, 1.0)
-        if (q < least).any():
-            spare = np.maximum(q - least, 0.0)
-            q = least + (1 - least.sum()) * spare / max(float(spare.sum()), np.finfo(float).tiny)
-            q = divided(q)
+        q = raised(q, weights / max(self.k * self.largest_weight, 1.0))
         return Among(WithReplacement(q, self.k, weights), clients, self.n)
+
+    def columns(self) -> dict[str, FloatArray]:
+        """Return what there is to say of each client, by name."""
+        return {"q": self.q, "aggregation_weight": self.weights / (self.k * self.q)}
 
     @property
     def n(self) -> int:
@@ -229,10 +229,12 @@ class Among:
     def among(self, present: ArrayLike) -> Design:
         """Return the inner design among those who are also present here."""
         inner = self.design.among(_truth_values(present, self.n)[self.clients])
-        if isinstance(inner, Among):
-            tiers = None if inner.tiers is None or self.tiers is None else self.tiers[inner.tiers]
-            return Among(inner.design, self.clients[inner.clients], self.n, tiers)
-        return Among(inner, self.clients, self.n)
+        if not isinstance(inner, Among):
+            return Among(inner, self.clients, self.n, self.tiers)
+        tiers = self.tiers
+        if inner.tiers is not None:
+            tiers = inner.tiers if tiers is None else tiers[inner.tiers]
+        return Among(inner.design, self.clients[inner.clients], self.n, tiers)
 
     @property
     def largest_weight(self) -> float:
@@ -266,3 +268,16 @@ def divided(values: FloatArray) -> FloatArray:
     """Return the values over their sum."""
     parts: FloatArray = values / values.sum()
     return parts
+
+
+def raised(q: FloatArray, least: FloatArray) -> FloatArray:
+    """Return probabilities of at least `least`, Σ least ≤ 1, at the cost of those with more.
+
+    >>> raised(np.array([0.1, 0.3, 0.6]), least=np.array([0.2, 0.2, 0.2]))
+    array([0.2 , 0.28, 0.52])
+    """
+    if not (q < least).any():
+        return q
+    spare = np.maximum(q - least, 0.0)
+    scale = (1 - least.sum()) / max(float(spare.sum()), np.finfo(float).tiny)
+    return divided(least + scale * spare)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,20 +16,19 @@ from fedpace.checks import (
     one_per_client,
     positive_column,
     positive_count,
-    probabilities,
     refuse_first,
     shares,
+    shown,
+    sum_to_one,
 )
 from fedpace.errors import InputError
 from fedpace.profile import Profile
-from fedpace.sampling.arcs import Arcs
-from fedpace.sampling.design import Among, Design, Draw, divided, those_present
+from fedpace.sampling.arcs import Arcs, totals
+from fedpace.sampling.design import Among, Design, Draw, divided, raised, those_present
 from fedpace.sampling.solution import Solution
 
 # A sum of inclusion probabilities this near to an integer is one, but for rounding.
 NEAR_INTEGER = 1e-9
-# Samples of less probability than this are made by rounding.
-ROUNDING = 1e-13
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +87,7 @@ class Tiered:
         solution: Solution | None = None,
     ) -> None:
         p = shares(weights)
-        m = column("chances", chances)
-        m = probabilities(m, m.size)
-        refuse_first("chances", m, m == 0, "be positive", "a tier never drawn biases the model")
+        m = _chances(chances)
         numbers = _tier_numbers(tiers, p.size, m.size)
         pi = one_per_client("inclusion", positive_column("inclusion", inclusion), p.size)
         refuse_first("inclusion", pi, pi > 1 + NEAR_INTEGER, "be at most 1", "draw a client once")
@@ -100,11 +96,8 @@ class Tiered:
         ):  # fmt: skip
             value.setflags(write=False)
             object.__setattr__(self, name, value)
-        fullest = int(np.ceil(np.bincount(numbers, pi).max() - NEAR_INTEGER))
-        object.__setattr__(self, "k", fullest if k is None else positive_count("k", k))
-        if turn is not None and not 0 <= turn < m.size:
-            raise InputError(f"turn must be a tier from 0 to {m.size - 1}, got {turn}; give one")
-        object.__setattr__(self, "turn", turn)
+        object.__setattr__(self, "k", _room(totals(numbers, pi), k))
+        object.__setattr__(self, "turn", None if turn is None else _turn(turn, m.size))
         object.__setattr__(self, "solution", solution)
 
     @property
@@ -126,9 +119,22 @@ class Tiered:
     def largest_round_weight(self) -> float:
         """The most that the weights of a round can sum to: what a step is long by."""
         weights = self.weights / self._marginals
-        return max(
-            float(self._arcs(g).sums(weights[self._members[g]]).max()) for g in self._tiers()
-        )
+        return float(self.arcs.sums(weights[self.order]).max())
+
+    @property
+    def round_weights(self) -> FloatArray:
+        """P_g / m_g, what the weights of a round of each tier sum to on average."""
+        return totals(self.tiers, self.weights) / self.chances
+
+    @cached_property
+    def order(self) -> IntArray:
+        """The clients tier by tier, ascending within each."""
+        return np.argsort(self.tiers, kind="stable")
+
+    @cached_property
+    def arcs(self) -> Arcs:
+        """All samples, tier by tier, of clients in this order."""
+        return Arcs.of(self._cumulated)
 
     def draw(self, rng: np.random.Generator) -> Draw:
         """Draw a tier, or take the one whose turn it is, and clients of it."""
@@ -138,23 +144,22 @@ class Tiered:
 
     def samples(self) -> Iterator[tuple[float, Draw]]:
         """Yield every draw that can come, with its probability; of all tiers, whoever's turn."""
-        for g in self._tiers():
-            edges = self._edges(g)
-            for low, high in pairwise(edges.tolist()):
-                sample = self._sample(g, (low + high) / 2)
-                yield float(self.chances[g] * (high - low)), sample
+        arcs = self.arcs
+        for g, low, high in zip(arcs.tier.tolist(), arcs.low, arcs.high, strict=True):
+            yield float(self.chances[g] * (high - low)), self._sample(g, (low + high) / 2)
 
     def tier_times(self, times: ArrayLike) -> FloatArray:
         """Return the expected time of the slowest client drawn from each tier."""
         t = one_per_client("times", positive_column("times", times), self.n)
-        return np.array([self._expected_largest(g, t) for g in self._tiers()])
+        return self.arcs.expected(self.arcs.largest(t[self.order]))
 
     def expected_round_time(self, times: ArrayLike) -> float:
         """Return Σ_g m_g T_g, or T_g of the tier whose turn it is; exact."""
-        if self.turn is not None:
-            t = one_per_client("times", positive_column("times", times), self.n)
-            return self._expected_largest(self.turn, t)
-        return float(self.chances @ self.tier_times(times))
+        if self.turn is None:
+            return float(self.chances @ self.tier_times(times))
+        t = one_per_client("times", positive_column("times", times), self.n)
+        alone = Arcs.of([self._cumulated[self.turn]])
+        return float(alone.expected(alone.largest(t[self._members[self.turn]]))[0])
 
     def variance_term(self, profile: Profile) -> float:
         """Return S = Σ_i p_i² G_i² (K / (m_g π_i) − K + 1).
@@ -173,28 +178,37 @@ class Tiered:
         return float(sum(chance * float(step @ step) for chance, step in steps))
 
     def among(self, present: ArrayLike) -> Design:
-        """Return tiers of those present; chances shrink with the data that left the tier.
+        """Return the tiers of those present; each is drawn more rarely by the data that left it.
 
-        A round of a tier so keeps the weight that it had among all, and its free places go to
-        those of the tier who are there. A turn of a tier that is empty goes to chance.
+        So rounds keep their weights, up to a common factor, and free places go to those of the
+        tier who are there. Where a tier's rounds would outweigh all that the whole fleet has, it
+        is drawn more often. A turn of a tier that is empty goes to chance.
         """
         clients = those_present(present, self.weights)
-        held = np.bincount(self.tiers, self.weights, self.chances.size)
-        left = np.bincount(self.tiers[clients], self.weights[clients], self.chances.size)
+        held = totals(self.tiers, self.weights, self.chances.size)
+        left = totals(self.tiers[clients], self.weights[clients], self.chances.size)
         kept = np.flatnonzero(left)
-        places = np.full(self.chances.size, -1)
-        places[kept] = np.arange(kept.size)
-        tiers = places[self.tiers[clients]]
-        turn = None if self.turn is None or places[self.turn] < 0 else int(places[self.turn])
+        chances = divided(self.chances[kept] * left[kept] / held[kept])
+        least = divided(left[kept]) / max(float(self.round_weights.max()), 1.0)
+        numbers = np.full(self.chances.size, -1)
+        numbers[kept] = np.arange(kept.size)
+        tiers = numbers[self.tiers[clients]]
+        turn = None if self.turn is None or numbers[self.turn] < 0 else int(numbers[self.turn])
         inner = Tiered(
             tiers,
-            divided(self.chances[kept] * left[kept] / held[kept]),
+            raised(chances, least),
             filled_places(self.inclusion[clients], tiers, self.k),
             divided(self.weights[clients]),
             k=self.k,
             turn=turn,
         )
         return Among(inner, clients, self.n, tiers=kept if self.chances.size > 1 else None)
+
+    def columns(self) -> dict[str, FloatArray | IntArray]:
+        """Return what there is to say of each client, by name."""
+        weights = self.weights / self._marginals
+        columns = {"q": self.q, "aggregation_weight": weights}
+        return {**columns, "tier": self.tiers, "inclusion": self.inclusion}
 
     @cached_property
     def _marginals(self) -> FloatArray:
@@ -207,10 +221,8 @@ class Tiered:
 
     @cached_property
     def _members(self) -> list[IntArray]:
-        """The clients of each tier, ascending."""
-        order = np.argsort(self.tiers, kind="stable")
         counts = np.bincount(self.tiers, minlength=self.chances.size)
-        return np.split(order, np.cumsum(counts)[:-1])
+        return np.split(self.order, np.cumsum(counts)[:-1])
 
     @cached_property
     def _cumulated(self) -> list[FloatArray]:
@@ -222,37 +234,14 @@ class Tiered:
                 each[-1] = nearest
         return cumulated
 
-    def _tiers(self) -> range:
-        return range(self.chances.size)
-
     def _sample(self, tier: int, u: float) -> Draw:
-        cumulated = self._cumulated[tier]
+        members, cumulated = self._members[tier], self._cumulated[tier]
         points = np.arange(u, cumulated[-1])
-        clients = self._members[tier][np.searchsorted(cumulated, points, side="right")]
+        # The last point may be rounded up to the end, and two points into one part.
+        places = np.minimum(np.searchsorted(cumulated, points, side="right"), members.size - 1)
+        clients = members[np.unique(places)]
         number = tier if self.chances.size > 1 else -1
         return Draw(clients, self.weights[clients] / self._marginals[clients], number)
-
-    def _edges(self, tier: int) -> FloatArray:
-        """Return where in [0, 1] the sample changes with u."""
-        inner = np.sort(self._cumulated[tier] % 1.0)
-        inner = inner[(np.diff(inner, prepend=0.0) > ROUNDING) & (inner < 1 - ROUNDING)]
-        return np.concatenate([[0.0], inner, [1.0]])
-
-    def _expected_largest(self, tier: int, values: FloatArray) -> float:
-        """Return the expected largest of the drawn clients' values > 0, in O(n log n)."""
-        arcs = self._arcs(tier)
-        largest = arcs.largest(values[self._members[tier]])
-        return float(np.diff(self._edges(tier)) @ largest)
-
-    def _arcs(self, tier: int) -> Arcs:
-        """Return which of the samples each member is in: one run of them, or the two ends."""
-        ends, edges = self._cumulated[tier], self._edges(tier)
-        starts = np.append(0.0, ends[:-1])
-        first = np.searchsorted(edges, starts % 1.0 - ROUNDING)
-        last = np.searchsorted(edges, ends % 1.0 - ROUNDING)
-        last[last == 0] = edges.size - 1
-        first[first == edges.size - 1] = 0
-        return Arcs(first, last, self.inclusion[self._members[tier]] == 1, edges.size - 1)
 
 
 class Systematic(Tiered):
@@ -290,7 +279,7 @@ def filled_places(shape: FloatArray, tiers: IntArray, k: int) -> FloatArray:
     while not whole.all():
         free = ~whole
         places = k - np.bincount(tiers, whole)
-        total = np.bincount(tiers[free], shape[free], sizes.size)
+        total = totals(tiers[free], shape[free], sizes.size)
         scale = np.divide(places, total, out=np.zeros(sizes.size), where=total > 0)
         joined = free & (shape * scale[tiers] >= 1)
         if not joined.any():
@@ -309,3 +298,32 @@ def _tier_numbers(tiers: ArrayLike, n: int, count: int) -> IntArray:
         empty = int(np.argmin(np.bincount(numbers, minlength=count)))
         raise InputError(f"tiers must all have a client, got none in tier {empty}; leave it out")
     return numbers
+
+
+def _chances(values: ArrayLike) -> FloatArray:
+    chances = column("chances", values)
+    if (least := float(chances.min())) <= 0:
+        got = f"{least:g} for tier {int(np.argmin(chances))}; a tier never drawn biases the model"
+        raise InputError(f"chances must be positive, got {got}")
+    sum_to_one("chances", chances, "divide by the sum")
+    return chances
+
+
+def _room(taken: FloatArray, k: int | None) -> int:
+    """Return K, or say that a tier takes more clients, or may take none."""
+    if (least := float(taken.min())) < 1 - NEAR_INTEGER:
+        got = f"{least:g} for tier {int(np.argmin(taken))}; raise them, or join it with another"
+        raise InputError(f"inclusion must sum to at least 1 in each tier, got {got}")
+    fullest = int(np.ceil(taken.max() - NEAR_INTEGER))
+    room = fullest if k is None else positive_count("k", k)
+    if room < fullest:
+        got = f"{room}; a tier draws up to {fullest} clients"
+        raise InputError(f"k must be at least what the fullest tier takes, got {got}")
+    return room
+
+
+def _turn(turn: object, count: int) -> int:
+    if isinstance(turn, bool) or not isinstance(turn, int | np.integer) or not 0 <= turn < count:
+        got = f"{shown(turn)}; give one, or None to leave it to chance"
+        raise InputError(f"turn must be a tier from 0 to {count - 1}, got {got}")
+    return int(turn)

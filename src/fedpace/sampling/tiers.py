@@ -7,15 +7,18 @@ tiers, by one scalar root, and globally. docs/method.md has the argument.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpace.checks import FloatArray, IntArray, number, positive_count
 from fedpace.errors import InputError
-from fedpace.profile import Profile
+from fedpace.profile import Profile, stand_in
+from fedpace.sampling.arcs import totals
+from fedpace.sampling.design import divided
 from fedpace.sampling.max_time import solve_max_time
 from fedpace.sampling.mean_time import Tilt, solve_mean_time, solve_tilt
 from fedpace.sampling.solution import NOTHING_LEFT, Solution, check_cap, residual
@@ -26,6 +29,7 @@ from fedpace.sampling.tiered import Tiered, filled_places
 LARGE = 2**15
 # Numbers of tiers that are tried: from one step to the next, half as many again.
 FINER = 1.5
+Moments = TypeVar("Moments", float, FloatArray)
 ROUND_CAP_REMEDY = "give the most that the weights of a round may sum to, or leave it out"
 
 
@@ -85,7 +89,7 @@ def solve_tiers(
     --------
     Two fast and two slow clients, two a round: each pair is a tier.
 
-    >>> solution = solve_tiers([0.25] * 4, [1.0, 9.0, 1.0, 9.0], [1.0] * 4, 0.0, k=2)
+    >>> solution = solve_tiers([0.25] * 4, [1.0, 9.0, 1.0, 9.0], [1.0] * 4, 0.25, k=2)
     >>> solution.tiers, solution.chances.round(6)
     (array([0, 1, 0, 1]), array([0.75, 0.25]))
     """
@@ -93,32 +97,24 @@ def solve_tiers(
     k = positive_count("k", k)
     if max_weight is not None:
         check_cap("max_weight", max_weight, k)
-    problem = _Problem(
-        profile,
-        k,
-        max_weight,
-        _round_cap(max_round_weight),
-        _coherence(coherence),
-        np.argsort(profile.times, kind="stable"),
-    )
-    if tiers is not None:
+    caps = (max_weight, _round_cap(max_round_weight))
+    order = np.argsort(profile.times, kind="stable")
+    norms = stand_in(profile.grad_norms)
+    taught = Profile(profile.weights, profile.times, norms, profile.beta_over_alpha)
+    problem = _Problem(taught, k, *caps, _coherence(coherence), order)
+    if tiers is None:
+        best, tried = _searched(problem)
+    else:
         count = positive_count("tiers", tiers, f"give 1 to {profile.n}", most=profile.n)
-        return _solution(problem, problem.solved(problem.cut(count), exact=True), 1)
-    counts = tier_counts(min(profile.n, LARGE), k)
-    thinned = _thinned(problem)
-    found = [thinned.solved(thinned.cut(count), exact=False).objective for count in counts]
-    best = problem.solved(problem.cut(counts[int(np.argmin(found))]), exact=True)
-    alone = problem.solved(_one_tier(problem), exact=False)
-    if alone.objective < best.objective:
-        best = min(best, problem.solved(alone.parts, exact=True), key=lambda each: each.objective)
-    return _solution(problem, best, len(found))
+        best, tried = problem.solved(problem.cut(count), exact=True), 1
+    return _solution(problem, best, tried, profile.grad_norms)
 
 
 def tier_counts(n: int, k: int) -> list[int]:
     """Return the numbers of tiers to try: from 1 to N, with N/K among them.
 
     >>> tier_counts(40, k=4)
-    [1, 2, 3, 4, 5, 7, 10, 15, 22, 33, 40]
+    [1, 2, 3, 4, 7, 10, 15, 22, 34, 40]
     """
     up, down = [n / k], [n / k]
     while up[-1] * FINER < n:
@@ -136,10 +132,19 @@ class _Parts(NamedTuple):
 
 
 class _Found(NamedTuple):
+    """The best chances of some tiers. `excess` is 1, or how far their caps are out of reach."""
+
     parts: _Parts
     tilt: Tilt
-    objective: float
+    times: FloatArray
     residual: float
+    excess: float
+    objective: float
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Caps come first."""
+        return self.excess, self.objective
 
 
 class _Problem(NamedTuple):
@@ -154,16 +159,16 @@ class _Problem(NamedTuple):
     def constant(self) -> float:
         """What is added to K Σ_g A_g / m_g: c, and that nobody is drawn twice."""
         importance = self.profile.importance
-        mean = (1 - self.coherence) * float(importance @ importance)
-        mean += self.coherence * float(importance.sum()) ** 2
+        mean = self._mixed(float(importance @ importance), float(importance.sum()) ** 2)
         return self.profile.beta_over_alpha - (self.k - 1) * mean
 
     @property
     def lower_bound(self) -> float:
-        """A bound that no unbiased draw of K different clients can beat, updates orthogonal.
+        """A bound that no unbiased draw of at most K different clients can beat.
 
-        Where the constant is negative, −d, the second moment is at least its least possible M,
-        so that M' − d ≥ (1 − d/M) M' and the bound is that of c = 0.
+        It is min P3 with the constant in the place of c. Where that is negative, −d, the second
+        moment M′ of any such draw is at least the least possible M, so M′ − d ≥ (1 − d/M) M′,
+        and the bound is that share of min P3 with 0.
         """
         profile, constant = self.profile, self.constant
         fleet = (profile.weights, profile.times, profile.grad_norms)
@@ -172,49 +177,79 @@ class _Problem(NamedTuple):
             return bound
         importance = profile.importance
         inclusion = filled_places(importance, np.zeros(profile.n, dtype=np.int64), self.k)
-        return bound * (1 + constant / (self.k * float(importance @ (importance / inclusion))))
+        own = float(importance @ (importance / inclusion))
+        least = self.k * self._mixed(own, float(importance.sum()) ** 2)
+        return bound * (1 + constant / least)
 
     def cut(self, count: int) -> _Parts:
         """Cut the clients, sorted by time, into tiers that are as large as each other."""
         n = self.profile.n
         tiers = np.empty(n, dtype=np.int64)
         tiers[self.order] = np.arange(n) * count // n
-        return _Parts(tiers, filled_places(self.profile.importance, tiers, self.k))
+        parts = _Parts(tiers, filled_places(self.profile.importance, tiers, self.k))
+        if self.max_weight is None or self._floors(parts).sum() <= 1:
+            return parts
+        # With π ∝ p the weights of a tier are alike: no other π comes nearer to the cap.
+        return _Parts(tiers, filled_places(self.profile.weights, tiers, self.k))
 
     def solved(self, parts: _Parts, *, exact: bool) -> _Found:
         """Return the best chances of these tiers: P3 over tiers."""
-        importance = self.profile.importance
-        sums = np.bincount(parts.tiers, importance)
-        own = np.bincount(parts.tiers, importance * (importance / parts.inclusion))
-        moments = self.k * ((1 - self.coherence) * own + self.coherence * sums**2)
-        times = self._exact_times(parts) if exact else self._times(parts)
-        roots = np.sqrt(moments)
+        design = self._design(parts) if exact else None
+        times = design.tier_times(self.profile.times) if design else self._near_times(parts)
+        roots = np.sqrt(self.k * self._moments(parts, self.profile.importance, design))
         total = float(roots.sum())
         floors = self._floors(parts)
-        excess = times / times.min() - 1
+        excess = max(float(floors.sum()), 1.0)
+        bounds = floors / excess if floors.any() else None
+        relative = times / times.min() - 1
         c = self.constant / total**2
-        tilt = solve_tilt(roots / total, excess, c, floors)
-        spread = float(moments @ (1 / tilt.q)) + self.constant
-        left = residual(tilt.q, roots / total, 1 + excess, c, floors)
-        return _Found(parts, tilt, float(tilt.q @ times) * spread, left)
+        tilt = solve_tilt(roots / total, relative, c, bounds)
+        spread = float(roots @ (roots / tilt.q)) + self.constant
+        left = residual(tilt.q, roots / total, 1 + relative, c, bounds)
+        objective = float(tilt.q @ times) * spread
+        return _Found(parts, tilt, times, left, excess, objective)
 
-    def _floors(self, parts: _Parts) -> FloatArray | None:
-        """Return the least chances that keep the caps, or nearly, where they cannot be kept."""
+    def predicted_time(self, found: _Found, grad_norms: FloatArray) -> float:
+        """Return T (S + c) with the norms as given, as a sum in which nothing cancels."""
+        m = found.tilt.q
+        importance = self.profile.weights * grad_norms
+        moments = self._moments(found.parts, importance, self._design(found.parts))
+        mean = self._mixed(float(importance @ importance), float(importance.sum()) ** 2)
+        # A_g − Σ a² of a tier: what π < 1 adds to it.
+        added = float(importance**2 @ (1 / found.parts.inclusion - 1))
+        if self.coherence:
+            added = float(moments.sum()) - mean
+        variance = float(moments @ (1 + self.k * ((1 - m) / m))) + (self.k - 1) * added
+        return float(m @ found.times) * (variance + self.profile.beta_over_alpha)
+
+    def _mixed(self, own: Moments, together: Moments) -> Moments:
+        return (1 - self.coherence) * own + self.coherence * together
+
+    def _moments(self, parts: _Parts, importance: FloatArray, design: Tiered | None) -> FloatArray:
+        """Return A_g; without a design as if a draw's Σ a_i / π_i were always its mean."""
+        own = totals(parts.tiers, importance * (importance / parts.inclusion))
+        if not self.coherence:
+            return own
+        if design is None:
+            return self._mixed(own, totals(parts.tiers, importance) ** 2)
+        sums = design.arcs.sums((importance / parts.inclusion)[design.order])
+        return self._mixed(own, design.arcs.expected(sums**2))
+
+    def _floors(self, parts: _Parts) -> FloatArray:
+        """Return the least chances that keep the caps; their sum may exceed 1."""
         p = self.profile.weights
-        floors = np.bincount(parts.tiers, p) / self.max_round_weight
+        floors = totals(parts.tiers, p) / self.max_round_weight
         if self.max_weight is not None:
             np.maximum.at(floors, parts.tiers, p / (parts.inclusion * self.max_weight))
-        if not floors.any():
-            return None
-        return floors / max(float(floors.sum()), 1.0)
+        return floors
 
-    def _exact_times(self, parts: _Parts) -> FloatArray:
+    def _design(self, parts: _Parts) -> Tiered:
+        """Return the tiers with chances of no meaning, for what does not depend on them."""
         count = int(parts.tiers.max()) + 1
         even = np.full(count, 1 / count)
-        design = Tiered(parts.tiers, even, parts.inclusion, self.profile.weights, k=self.k)
-        return design.tier_times(self.profile.times)
+        return Tiered(parts.tiers, even, parts.inclusion, self.profile.weights, k=self.k)
 
-    def _times(self, parts: _Parts) -> FloatArray:
+    def _near_times(self, parts: _Parts) -> FloatArray:
         """Return T_g as if the draws within a tier were independent: near, and fast.
 
         E[max] = Σ_j t_j (C_j^K − C_{j−1}^K) with C the cumulated π / Σ π of the tier.
@@ -233,18 +268,26 @@ class _Problem(NamedTuple):
         return np.where(whole, t[last], np.clip(slowest, t[first], t[last]))
 
 
+def _searched(problem: _Problem) -> tuple[_Found, int]:
+    """Return the best number of tiers, or a single one with the probabilities of P2."""
+    few = _thinned(problem)
+    counts = tier_counts(few.profile.n, problem.k)
+    found = [few.solved(few.cut(count), exact=False) for count in counts]
+    count = counts[min(range(len(counts)), key=lambda at: found[at].rank)]
+    ways: list[Callable[[_Problem], _Parts]] = [lambda each: each.cut(count), _one_tier]
+    way = min(ways, key=lambda parts: few.solved(parts(few), exact=True).rank)
+    return problem.solved(way(problem), exact=True), len(counts)
+
+
 def _thinned(problem: _Problem) -> _Problem:
     """Return the problem of some clients of all speeds, where there are many."""
     profile, n = problem.profile, problem.profile.n
     if n <= LARGE:
         return problem
     some = problem.order[np.arange(LARGE) * n // LARGE]
-    p, norms = profile.weights[some], profile.grad_norms[some]
-    ratio = (
-        profile.beta_over_alpha
-        * (float(p @ norms) / float(profile.weights @ profile.grad_norms) / p.sum()) ** 2
-    )
-    few = Profile(p / p.sum(), profile.times[some], norms, ratio)
+    p, norms = divided(profile.weights[some]), profile.grad_norms[some]
+    scale = float(p @ norms) / float(profile.importance.sum())
+    few = Profile(p, profile.times[some], norms, profile.beta_over_alpha * scale**2)
     return problem._replace(profile=few, order=np.arange(LARGE))
 
 
@@ -257,11 +300,11 @@ def _one_tier(problem: _Problem) -> _Parts:
     return _Parts(tiers, filled_places(q, tiers, k))
 
 
-def _solution(problem: _Problem, best: _Found, tried: int) -> TierSolution:
+def _solution(problem: _Problem, best: _Found, tried: int, grad_norms: FloatArray) -> TierSolution:
     marginals = best.tilt.q[best.parts.tiers] * best.parts.inclusion
     return TierSolution(
-        q=marginals / marginals.sum(),
-        objective=best.objective,
+        q=divided(marginals),
+        objective=problem.predicted_time(best, grad_norms),
         status="converged" if best.tilt.converged else "iteration-limit",
         iterations=tried,
         residual=best.residual,
