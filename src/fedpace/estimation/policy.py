@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fedpace.errors import InputError
+from fedpace.estimation.pace import Pace
 from fedpace.estimation.pilots import Piloted
 from fedpace.estimation.solve import Solve
 from fedpace.lookup import found
@@ -41,8 +43,15 @@ class WarmUp:
     rounds: int
 
 
-# Samplers that come with fedpace, by name; each is called with `k=k`.
-SAMPLERS: dict[str, type[Any]] = {}
+# Rounds of weighted sampling that a scheme learns from where nobody says how many.
+USUAL_WARM_UP = 10
+# Samplers that come with fedpace, by name.
+SAMPLERS: dict[str, Any] = {
+    "pace": Pace,
+    "optimal-mean-no-pilots": partial(Solve, SCHEMES["optimal-mean"]),
+}
+# Rounds that the latter learns from, and after which it solves again, where nobody says: as `pace`.
+USUAL = {"warm_up": 3, "refresh": 10}
 
 
 def named(name: object, *, argument: str = "scheme") -> Any:
@@ -64,7 +73,7 @@ def sampler_for(
     scheme: str | Scheme | Sampler | type[Any],
     k: int,
     *,
-    learn: Pilots | WarmUp,
+    learn: Pilots | WarmUp | None = None,
     refresh: int | None = None,
     max_weight: float | None = None,
     c_over_s0: float | None = None,
@@ -78,8 +87,9 @@ def sampler_for(
         and a class is called with `k=k`; the other settings are for schemes.
     k : int ≥ 1
         K, the draws per round.
-    learn : Pilots or WarmUp
-        How a scheme that needs more than sample counts learns before its first design.
+    learn : Pilots or WarmUp, optional
+        How a scheme that needs more than sample counts learns before its first design; by default
+        a warm-up of ten rounds. `pace` has a warm-up of three, or of as many as are given here.
     refresh, max_weight, c_over_s0
         As in `Solve`.
 
@@ -89,12 +99,17 @@ def sampler_for(
     4
     """
     given: Any = named(scheme) if isinstance(scheme, str) else scheme
+    common: dict[str, Any] = {"refresh": refresh, "max_weight": max_weight, "c_over_s0": c_over_s0}
+    if isinstance(scheme, str) and scheme in SAMPLERS:
+        warm_up = learn.rounds if isinstance(learn, WarmUp) else None
+        chosen = {name: x for name, x in {**common, "warm_up": warm_up}.items() if x is not None}
+        made: Sampler = given(k=k, **(USUAL | chosen))
+        return made
     if not is_scheme(given):
         return _own_sampler(given, k, scheme)
-    common: dict[str, Any] = {"refresh": refresh, "max_weight": max_weight, "c_over_s0": c_over_s0}
     if isinstance(learn, Pilots) and not needs_counts_only(given):
         return Piloted(given, k, learn.thresholds, learn.rounds, **common)
-    return Solve(given, k, warm_up=learn.rounds, **common)
+    return Solve(given, k, warm_up=USUAL_WARM_UP if learn is None else learn.rounds, **common)
 
 
 def _own_sampler(given: Any, k: int, name: object) -> Sampler:

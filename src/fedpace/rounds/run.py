@@ -14,7 +14,7 @@ from fedpace.profile import Profile
 from fedpace.rounds.backend import Backend, Reply, Task
 from fedpace.rounds.checkpoint import Journal
 from fedpace.rounds.rows import History, Row, sustained_loss
-from fedpace.rounds.sampler import START, Known, Phase, Plan, Sampler, phase_of, plan_of
+from fedpace.rounds.sampler import START, Known, Phase, Plan, Sampler, Seen, phase_of, plan_of
 from fedpace.rounds.schedules import Schedule
 from fedpace.rounds.server import Average, Server, applied
 from fedpace.rounds.state import State
@@ -39,6 +39,8 @@ class _Drawn(NamedTuple):
     draw: Draw
     expected: float
     waited: float
+    why: str
+    learning_rate: float
 
 
 class Run:
@@ -80,6 +82,7 @@ class Run:
         self.server: Server = Average() if server is None else server
         self._schedule, self._stop, self._seeds = schedule, stop, seeds
         self._evaluate_every, self._journal = evaluate_every, journal
+        self._chance = float(seeds.stream("chance").random())
         self._expected: tuple[Plan | None, float] = (None, math.nan)
         self._drawn: _Drawn | None = None
         self.state: State
@@ -112,8 +115,9 @@ class Run:
         plan = plan_of(self.sampler, state.sampler, known)
         self.state = state
         draw = _drawn(plan.design, known, self._rng)
-        self._drawn = _Drawn(draw, self._expected_seconds(plan, known), presence.waited)
         rate = self._schedule(state.round)
+        expected = self._expected_seconds(plan, known)
+        self._drawn = _Drawn(draw, expected, presence.waited, plan.why, rate)
         return Task(draw.clients, state.parameters, state.round, rate, state.seconds)
 
     def complete(self, reply: Reply) -> Row:
@@ -123,8 +127,9 @@ class Run:
         drawn, self._drawn = self._drawn, None
         # A diverging run leaves float64; its loss says so, and `stop` ends it.
         with np.errstate(over="ignore", invalid="ignore"):
-            n = self.backend.weights.size
-            self.state, used = applied(self.state, self.server, drawn.draw, reply, n=n)
+            weights, before = self.backend.weights, self.state.parameters
+            self.state, used = applied(self.state, self.server, drawn.draw, reply, n=weights.size)
+            self._show(Seen(before, drawn.learning_rate, used, reply, weights))
             row = self._evaluated(self._row(drawn, reply, used))
         if self.phase.until is None:
             row = row._replace(sustained_loss=sustained_loss(self.rows, row))
@@ -165,7 +170,8 @@ class Run:
 
     def _known(self) -> Known:
         backend, state = self.backend, self.state
-        return Known(backend.weights, backend.usual_times, round=state.round, seconds=state.seconds)
+        known = Known(backend.weights, backend.usual_times, chance=self._chance)
+        return known._replace(round=state.round, seconds=state.seconds)
 
     def _expected_seconds(self, plan: Plan, known: Known) -> float:
         """Return how long the round is expected to last; computed once for each design."""
@@ -175,6 +181,12 @@ class Run:
             expected = math.nan if times is None else plan.design.expected_round_time(times)
             self._expected = plan, expected
         return expected
+
+    def _show(self, seen: Seen) -> None:
+        """Let a sampler that wants to look at the updates do so."""
+        see = getattr(self.sampler, "see", None)
+        if see is not None and seen.draw.clients.size:
+            self.state = self.state._replace(sampler=see(self.state.sampler, seen))
 
     def _row(self, drawn: _Drawn, reply: Reply, used: Draw) -> Row:
         """Describe the round, with the estimate of the loss in the place of the loss."""
@@ -199,6 +211,8 @@ class Run:
             missing=np.setdiff1d(drawn.draw.clients, reply.clients, assume_unique=True),
             refused=reply.refused,
             waiting_seconds=drawn.waited,
+            tier=drawn.draw.tier,
+            why=drawn.why,
         )
 
     def _evaluated(self, row: Row) -> Row:

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError, listed
 from fedpace.profile import Profile
+from fedpace.rounds.backend import Reply
 from fedpace.rounds.rows import Row
 from fedpace.rounds.state import State
 from fedpace.rounds.stopping import TIME_IS_UP, Stop
-from fedpace.sampling.design import Design
+from fedpace.sampling.design import Design, Draw
 
 # What is known of a model that is kept for a later phase.
 MEASURED = ("round", "loss", "accuracy")
@@ -26,7 +27,8 @@ class Known(NamedTuple):
     """What a run knows before a draw.
 
     `weights` are p_i; `times` are t_i where they need not be learned, else None; `present` says
-    who is there, None for everyone. `round` and `seconds` lie behind us.
+    who is there, None for everyone. `round` and `seconds` lie behind us. `chance` is uniform in
+    [0, 1) and stays the same for the whole run.
     """
 
     weights: FloatArray
@@ -34,6 +36,7 @@ class Known(NamedTuple):
     present: NDArray[np.bool_] | None = None
     round: int = 0
     seconds: float = 0.0
+    chance: float = 0.5
 
     @property
     def n(self) -> int:
@@ -119,11 +122,29 @@ START = "start"
 
 
 class Plan(NamedTuple):
-    """A design, with the profile that it was solved for and notes to be stored with the run."""
+    """A design, with the profile that it was solved for and notes to be stored with the run.
+
+    `why` says in a short sentence why this design, for the history.
+    """
 
     design: Design
     profile: Profile | None = None
     notes: Mapping[str, Any] = {}
+    why: str = ""
+
+
+class Seen(NamedTuple):
+    """What a round looked like from the server: who began with what, and what came back.
+
+    `draw` holds those who answered, in the order of `reply`, with the weights that were used;
+    `weights` are p_i of all clients.
+    """
+
+    parameters: FloatArray
+    learning_rate: float
+    draw: Draw
+    reply: Reply
+    weights: FloatArray
 
 
 class Sampler(Protocol):
@@ -131,7 +152,9 @@ class Sampler(Protocol):
 
     State is made of numbers, text, None, lists, tuples, dicts with text as keys, and NumPy
     arrays. The run carries it, and the checkpoint keeps it whole. A sampler whose run has parts
-    with other rules, such as pilots, also has `phase(state) -> Phase`.
+    with other rules, such as pilots, also has `phase(state) -> Phase`. One that wants to look at
+    the updates also has `see(state, seen: Seen) -> state`, called before `observe` in every round
+    in which somebody answered.
     """
 
     def init(self, n: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -141,6 +142,12 @@ class Tiered:
         at, u = rng.random(2)
         g = int(np.searchsorted(self._ends, at * self._ends[-1], side="right"))
         return self._sample(min(g, self.chances.size - 1) if self.turn is None else self.turn, u)
+
+    def turned(self, tier: int) -> Tiered:
+        """Return the same tiers, with the turn at one of them; nothing is computed again."""
+        turned = copy(self)
+        object.__setattr__(turned, "turn", tier)
+        return turned
 
     def samples(self) -> Iterator[tuple[float, Draw]]:
         """Yield every draw that can come, with its probability; of all tiers, whoever's turn."""

@@ -124,6 +124,31 @@ def tier_counts(n: int, k: int) -> list[int]:
     return sorted({min(max(round(each), 1), n) for each in (1, *down, *up, n)})
 
 
+def tiers_by_time(times: FloatArray, count: int) -> IntArray:
+    """Return the tier of each client, of `count` that are as large as each other; 0 is fastest.
+
+    >>> tiers_by_time(np.array([3.0, 1.0, 2.0, 9.0]), 2)
+    array([1, 0, 0, 1])
+    """
+    return _tiers(np.argsort(times, kind="stable"), count)
+
+
+def least_moment(importance: FloatArray, tiers: IntArray, inclusion: FloatArray) -> float:
+    """Return (Σ_g √A_g)², the least E‖u‖² that chances of these tiers can give.
+
+    >>> least_moment(np.array([0.5, 0.5]), np.array([0, 1]), np.ones(2))
+    1.0
+    """
+    moments = totals(tiers, importance * (importance / inclusion))
+    return float(np.sqrt(moments).sum()) ** 2
+
+
+def _tiers(order: IntArray, count: int) -> IntArray:
+    tiers = np.empty(order.size, dtype=np.int64)
+    tiers[order] = np.arange(order.size) * count // order.size
+    return tiers
+
+
 class _Parts(NamedTuple):
     """Clients in tiers, and π within them; both in the order of the clients."""
 
@@ -183,9 +208,7 @@ class _Problem(NamedTuple):
 
     def cut(self, count: int) -> _Parts:
         """Cut the clients, sorted by time, into tiers that are as large as each other."""
-        n = self.profile.n
-        tiers = np.empty(n, dtype=np.int64)
-        tiers[self.order] = np.arange(n) * count // n
+        tiers = _tiers(self.order, count)
         parts = _Parts(tiers, filled_places(self.profile.importance, tiers, self.k))
         if self.max_weight is None or self._floors(parts).sum() <= 1:
             return parts

@@ -37,8 +37,6 @@ from fedpace.times.distributions import usual_times
 from fedpace.times.round_times import RoundTimes, Steady, Varying
 from fedpace.times.traces import whole_file
 
-# Rounds of weighted sampling to learn from where a study says nothing.
-USUAL_WARM_UP = 10
 # Of an image of MNIST or EMNIST.
 PIXELS = 28 * 28
 # The kinds of data that can be drawn here.
@@ -84,6 +82,8 @@ def sampler(study: Study, scheme: str, backend: Backend, seeds: Seeds) -> Sample
     """Return what a run draws by."""
     section, k = study.sampling, study.training.k
     settings = section.model_dump(include={"refresh", "max_weight", "c_over_s0"})
+    if scheme == "pace":  # which caps the weight of a round
+        del settings["max_weight"]
     found = sampler_for(scheme, k, learn=_learning(study), **settings)
     if not section.oracle or not isinstance(found, (Solve, Piloted)):
         return found
@@ -96,10 +96,12 @@ def sampler(study: Study, scheme: str, backend: Backend, seeds: Seeds) -> Sample
     return Solve(found.scheme, k, max_weight=section.max_weight, profile=profile)
 
 
-def _learning(study: Study) -> Pilots | WarmUp:
-    """Return how a run learns: from the rounds given, else from pilots, else from ten rounds."""
-    if study.sampling.warm_up is not None or study.pilots is None:
-        return WarmUp(study.sampling.warm_up or USUAL_WARM_UP)
+def _learning(study: Study) -> Pilots | WarmUp | None:
+    """Return how a run learns: from the rounds given, else from pilots, else as is usual."""
+    if study.sampling.warm_up is not None:
+        return WarmUp(study.sampling.warm_up)
+    if study.pilots is None:
+        return None
     return Pilots(study.pilots.thresholds, study.pilots.rounds)
 
 

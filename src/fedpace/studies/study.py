@@ -125,7 +125,8 @@ class SamplingSection(_Section):
     `c_over_s0` sets c = β/α in units of S_0 = (Σ p_i G_i)²; without it c is estimated. `warm_up`
     learns from this many rounds of weighted sampling that are kept, instead of two pilots. After
     every `refresh` rounds the probabilities are solved for again. `oracle` gives the gradient
-    norms of a whole earlier run instead of pilots.
+    norms of a whole earlier run instead of pilots. `pace` has caps of its own, no pilots, and
+    solves again after ten rounds where `refresh` does not say otherwise.
     """
 
     max_weight: Positive | None = None

@@ -1,0 +1,268 @@
+"""The sampler `pace`: rounds of clients of like speed, in turn, leaning as far as steps bear."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+import numpy as np
+
+from fedpace.checks import FloatArray, positive_count
+from fedpace.estimation.agreement import (
+    Agreement,
+    compared,
+    measured_ratio,
+    no_agreement,
+    with_length,
+)
+from fedpace.estimation.learned import Learned, estimated_times, learn, nothing_learned, snapshot
+from fedpace.estimation.solve import WARM_UP, LatestPlan
+from fedpace.estimation.turns import Balance, balanced, even_balance, turn_of
+from fedpace.profile import Profile
+from fedpace.remote.screening import LARGEST_NORM
+from fedpace.rounds.rows import Row
+from fedpace.rounds.sampler import TRAIN, Known, Phase, Plan, Seen
+from fedpace.sampling.max_time import solve_max_time
+from fedpace.sampling.schemes import SCHEMES
+from fedpace.sampling.tiered import Systematic, Tiered, filled_places
+from fedpace.sampling.tiers import least_moment, solve_tiers, tiers_by_time
+
+# The weight of a round at first; it may grow as the learning rate falls, up to this.
+FIRST_ROUND_WEIGHT, LARGEST_ROUND_WEIGHT = 1.5, 10.0
+# c in units of the tiers' least second moment: where nothing is measured yet, and its limits.
+FIRST_LEAN, LEAST_LEAN, LARGEST_LEAN = 1.0, 0.1, 3.0
+# So many pairs of updates weigh as much as what is believed before.
+BELIEF = 10.0
+# How much a client's latest update counts in the norm that is expected of it.
+LATEST_NORM = 0.5
+# Shorter norms than this part of the median count as that: nobody has taught all there is.
+SHORTEST_NORM = 1e-3
+# Unknown norms count as one of the longer tenth, as in `learned`.
+LONG_NORM = 0.9
+
+
+class Basis(TypedDict):
+    """What a design is solved for."""
+
+    norms: FloatArray
+    learned: Learned
+    c: float
+    pairs: float
+    round_weight: float
+
+
+class PaceState(TypedDict):
+    """Rounds so far, what they taught, who got how much, and what the design was solved for.
+
+    `norms` are of updates over their learning rate, NaN where there was none. `rates` are the
+    first learning rate and the latest. `solved` is the round of the latest solution.
+    """
+
+    rounds: int
+    solved: int
+    norms: FloatArray
+    rates: list[float]
+    learned: Learned
+    agreement: Agreement
+    balance: Balance
+    basis: Basis
+
+
+@dataclass(frozen=True, eq=False)
+class Pace:
+    """Draw clients of like speed together, in turn, and lean to the fast as far as steps bear.
+
+    No pilots and no setting: after a short warm-up, which counts, clients are sorted by time into
+    N/K tiers. A round is a tier's; each gets its share m_g of the rounds, evenly over time. The
+    shares minimise the predicted time, P3 over tiers, with c as measured: see `measured_ratio`.
+    Norms and times are learned from every reply. Where K leaves room for one tier only, draws
+    are systematic, with the probabilities of P2.
+
+    Parameters
+    ----------
+    k : int ≥ 1
+        K, the clients in a round.
+    warm_up, refresh : int ≥ 1
+        Rounds of weighted sampling at first, and between two solutions at most.
+    max_weight : float, optional
+        Cap on the weight of one client's update.
+    c_over_s0 : float > 0, optional
+        c in units of the least second moment that the tiers can have, instead of as measured.
+    tiers : int ≥ 1, optional
+        How many, instead of N/K.
+    in_turn : bool
+        Whether tiers take turns, or are drawn by chance.
+
+    Examples
+    --------
+    >>> sampler = Pace(k=10)
+    >>> sampler.phase(sampler.init(n=100)).name
+    'warm-up'
+    """
+
+    k: int
+    warm_up: int = 3
+    refresh: int = 10
+    max_weight: float | None = None
+    c_over_s0: float | None = None
+    tiers: int | None = None
+    in_turn: bool = True
+    _latest: LatestPlan = field(default_factory=LatestPlan, repr=False)
+
+    def __post_init__(self) -> None:
+        positive_count("k", self.k)
+        positive_count("warm_up", self.warm_up, "give 3")
+        positive_count("refresh", self.refresh, "give the rounds between two solutions")
+        if self.tiers is not None:
+            positive_count("tiers", self.tiers)
+
+    def init(self, n: int) -> PaceState:
+        """Return the state before the first round."""
+        norms, learned = np.full(n, math.nan), nothing_learned(n)
+        basis = Basis(norms=norms, learned=learned, c=math.nan, pairs=0.0, round_weight=1.0)
+        return PaceState(
+            rounds=0,
+            solved=0,
+            norms=norms.copy(),
+            rates=[math.nan, math.nan],
+            learned=snapshot(learned),
+            agreement=no_agreement(),
+            balance=even_balance(n),
+            basis=basis,
+        )
+
+    def phase(self, state: PaceState) -> Phase:
+        """Return warm-up or training."""
+        return WARM_UP if state["rounds"] < self.warm_up else TRAIN
+
+    def see(self, state: PaceState, seen: Seen) -> PaceState:
+        """Learn from the updates themselves: their lengths, and how they change."""
+        rate, first = seen.learning_rate, state["rates"][0]
+        state["rates"] = [rate if math.isnan(first) else first, rate]
+        state["norms"] = _with_norms(state["norms"], seen)
+        agreement = compared(state["agreement"], seen)
+        remembered = agreement["clients"]
+        state["agreement"] = with_length(agreement, seen.weights[remembered])
+        return state
+
+    def observe(self, state: PaceState, row: Row) -> PaceState:
+        """Learn times from a round; note what is known where the next design is due."""
+        if not row.round:
+            return state
+        state["learned"] = learn(state["learned"], row)
+        state["balance"] = balanced(state["balance"], row)
+        state["rounds"] += 1
+        if state["rounds"] >= self.warm_up and self._is_due(state):
+            state["solved"] = state["rounds"]
+            state["basis"] = _basis(state)
+        return state
+
+    def design(self, state: PaceState, known: Known) -> Plan:
+        """Return the tier whose turn it is, of the design in use or of the next where it is due."""
+        if self.phase(state) is WARM_UP:
+            plan = self._latest.of_counts(SCHEMES["weighted"], self.k, known)
+            return plan._replace(why="warm-up: weighted sampling, to learn from")
+        basis = state["basis"]
+        plan = self._latest.get(basis, known, lambda: self._solved(basis, known))
+        design = plan.design
+        if not (self.in_turn and isinstance(design, Tiered) and design.chances.size > 1):
+            return plan
+        turn = turn_of(design, state["balance"], known.present, known.chance)
+        return plan._replace(design=design.turned(turn))
+
+    def _is_due(self, state: PaceState) -> bool:
+        """Tell whether to solve: at first, every `refresh` rounds, and when K clients are new."""
+        since = state["rounds"] - max(state["solved"], self.warm_up)
+        if since == 0 or since >= self.refresh:
+            return True
+        before = int((state["basis"]["learned"]["replies"] > 0).sum())
+        return int((state["learned"]["replies"] > 0).sum()) >= before + self.k
+
+    def _solved(self, basis: Basis, known: Known) -> Plan:
+        times = estimated_times(basis["learned"], known.n) if known.times is None else known.times
+        profile = Profile(known.weights, times, _expected_norms(basis["norms"], known.n))
+        count = max(round(known.n / self.k), 1) if self.tiers is None else self.tiers
+        count = min(count, known.n)
+        if count == 1:
+            return self._without_tiers(profile)
+        tiers = tiers_by_time(times, count)
+        importance = profile.importance
+        unit = least_moment(importance, tiers, filled_places(importance, tiers, self.k))
+        lean, reason = self._lean(basis, unit)
+        # In the unit of S, which is K times E‖u‖² but for a constant.
+        ratio = self.k * lean * unit + (self.k - 1) * float(importance @ importance)
+        found = solve_tiers(
+            profile.weights,
+            profile.times,
+            profile.grad_norms,
+            ratio,
+            self.k,
+            max_weight=self.max_weight,
+            max_round_weight=basis["round_weight"],
+            tiers=count,
+        )
+        parts = (found.tiers, found.chances, found.inclusion)
+        design = Tiered(*parts, profile.weights, k=self.k, solution=found)
+        why = f"{count} tiers, c = {lean:.2g} S₀: {reason}"
+        return Plan(design, profile, {"lean": lean}, why)
+
+    def _lean(self, basis: Basis, unit: float) -> tuple[float, str]:
+        """Return c in units of the least second moment, and why."""
+        if self.c_over_s0 is not None:
+            return self.c_over_s0, "as given"
+        c, pairs = basis["c"], basis["pairs"]
+        if math.isnan(c) or not pairs:
+            return FIRST_LEAN, "nothing measured yet"
+        trust = pairs / (pairs + BELIEF)
+        lean = FIRST_LEAN * min(max(c / (unit * FIRST_LEAN), 1e-6), 1e6) ** trust
+        told = f"measured on {pairs:.0f} pairs of updates"
+        return min(max(lean, LEAST_LEAN), LARGEST_LEAN), told
+
+    def _without_tiers(self, profile: Profile) -> Plan:
+        fleet = (profile.weights, profile.times, profile.grad_norms, profile.beta_over_alpha)
+        found = solve_max_time(*fleet, self.k, max_weight=self.max_weight)
+        tiers = np.zeros(profile.n, dtype=np.int64)
+        design = Systematic(filled_places(found.q, tiers, self.k), profile.weights, solution=found)
+        return Plan(design, profile, {}, "too few clients for tiers: systematic draws, c = S₀")
+
+
+def _with_norms(norms: FloatArray, seen: Seen) -> FloatArray:
+    """Return the expected norms after the replies; a first one counts whole."""
+    clients, updates = seen.draw.clients, seen.reply.updates
+    more = int(clients.max(initial=-1)) + 1 - norms.size
+    if more > 0:
+        norms = np.append(norms, np.full(more, math.nan))
+    with np.errstate(over="ignore", invalid="ignore"):
+        latest = np.sqrt(np.vecdot(updates, updates)) / seen.learning_rate
+    fine = np.isfinite(latest)
+    clients, latest = clients[fine], latest[fine]
+    before = np.where(np.isnan(norms[clients]), latest, norms[clients])
+    norms[clients] = before + LATEST_NORM * (latest - before)
+    return norms
+
+
+def _expected_norms(norms: FloatArray, n: int) -> FloatArray:
+    """Return one norm per client, within what one client may claim."""
+    every = np.append(norms, np.full(max(n - norms.size, 0), math.nan))
+    known = np.isfinite(every)
+    middle = float(np.median(every[known])) if known.any() else 0.0
+    if not middle > 0:
+        return np.ones(n)
+    bounded = np.clip(every[known], SHORTEST_NORM * middle, LARGEST_NORM * middle)
+    every[known] = bounded
+    every[~known] = np.quantile(bounded, LONG_NORM)
+    return every
+
+
+def _basis(state: PaceState) -> Basis:
+    first, latest = state["rates"]
+    measured = measured_ratio(state["agreement"], latest)
+    grown = FIRST_ROUND_WEIGHT * first / latest if latest > 0 else FIRST_ROUND_WEIGHT
+    return Basis(
+        norms=state["norms"].copy(),
+        learned=snapshot(state["learned"]),
+        c=measured.c,
+        pairs=measured.pairs,
+        round_weight=float(np.clip(grown, FIRST_ROUND_WEIGHT, LARGEST_ROUND_WEIGHT)),
+    )
