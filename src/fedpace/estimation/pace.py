@@ -28,8 +28,6 @@ from fedpace.sampling.schemes import SCHEMES
 from fedpace.sampling.tiered import Systematic, Tiered, filled_places
 from fedpace.sampling.tiers import least_moment, solve_tiers, tiers_by_time
 
-# The weight of a round at first; it may grow as the learning rate falls, up to this.
-FIRST_ROUND_WEIGHT, LARGEST_ROUND_WEIGHT = 1.5, 10.0
 # c in units of the tiers' least second moment: where nothing is measured yet, and its limits.
 FIRST_LEAN, LEAST_LEAN, LARGEST_LEAN = 1.0, 0.1, 3.0
 # So many pairs of updates weigh as much as what is believed before.
@@ -89,6 +87,9 @@ class Pace:
         Cap on the weight of one client's update.
     c_over_s0 : float > 0, optional
         c in units of the least second moment that the tiers can have, instead of as measured.
+    round_weights : two floats ≥ 1
+        Cap on the weight P_g / m_g of a round, at first and at most: it grows as the learning rate
+        falls, for what training bears is the length of a step.
     tiers : int ≥ 1, optional
         How many, instead of N/K.
     in_turn : bool
@@ -106,6 +107,7 @@ class Pace:
     refresh: int = 10
     max_weight: float | None = None
     c_over_s0: float | None = None
+    round_weights: tuple[float, float] = (1.5, 10.0)
     tiers: int | None = None
     in_turn: bool = True
     _latest: LatestPlan = field(default_factory=LatestPlan, repr=False)
@@ -155,7 +157,7 @@ class Pace:
         state["rounds"] += 1
         if state["rounds"] >= self.warm_up and self._is_due(state):
             state["solved"] = state["rounds"]
-            state["basis"] = _basis(state)
+            state["basis"] = _basis(state, self.round_weights)
         return state
 
     def design(self, state: PaceState, known: Known) -> Plan:
@@ -255,14 +257,15 @@ def _expected_norms(norms: FloatArray, n: int) -> FloatArray:
     return every
 
 
-def _basis(state: PaceState) -> Basis:
+def _basis(state: PaceState, round_weights: tuple[float, float]) -> Basis:
     first, latest = state["rates"]
     measured = measured_ratio(state["agreement"], latest)
-    grown = FIRST_ROUND_WEIGHT * first / latest if latest > 0 else FIRST_ROUND_WEIGHT
+    least, most = round_weights
+    grown = least * first / latest if latest > 0 else least
     return Basis(
         norms=state["norms"].copy(),
         learned=snapshot(state["learned"]),
         c=measured.c,
         pairs=measured.pairs,
-        round_weight=float(np.clip(grown, FIRST_ROUND_WEIGHT, LARGEST_ROUND_WEIGHT)),
+        round_weight=float(np.clip(grown, least, most)),
     )

@@ -1,0 +1,82 @@
+"""Where could `pace` do harm? It against weighted sampling and optimal-mean, over many cases.
+
+K, learning rates, times that are hidden, noisy, drifting or all equal, and other draws of the
+data. A case is fine if every run of pace arrives where weighted sampling does, and its mean time
+is at most 1.1 times the better of the two.
+
+    python benchmarks/no_harm.py --seeds 5 --out no-harm.csv
+
+Ctrl-C keeps what was done; the same command goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from trials import Trial, mean, run_all
+
+SCHEMES = ("weighted", "optimal-mean", "pace")
+SLOW = "stop.seconds=3000"
+CASES: dict[str, dict[str, tuple[str, ...]]] = {
+    "simulation-1": {
+        "K = 2": ("training.k=2", SLOW),
+        "K = 4": ("training.k=4", SLOW),
+        "K = 10": (),
+        "K = 20": ("training.k=20", SLOW),
+        "rate 0.01": ("training.schedule=constant:0.01", SLOW),
+        "rate 0.05": ("training.schedule=constant:0.05", SLOW),
+        "hidden times": ("devices.known=false",),
+        "noisy times": ("devices.noise=0.5",),
+        "hidden and noisy": ("devices.known=false", "devices.noise=0.5"),
+        "drifting times": ("devices.drift=1",),
+        "hidden and drifting": ("devices.known=false", "devices.drift=1"),
+        "data draw 7": ("data.seed=7",),
+        "data draw 8": ("data.seed=8",),
+        "a data draw per seed": ("data.seed=none", "stop.loss=1.0"),
+        "equal times": ("devices.times=constant:1",),
+    },
+    "prototype-simulated": {
+        "K = 2": ("training.k=2", SLOW),
+        "K = 10": ("training.k=10", SLOW),
+        "rate 0.05": ("training.schedule=constant:0.05", SLOW),
+        "hidden times": ("devices.known=false", SLOW),
+        "equal times": ("devices.times=constant:1", SLOW),
+    },
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--setups", default=",".join(CASES))
+    parser.add_argument("--out", type=Path, default=Path("no-harm.csv"))
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=60.0, help="begin no run after this")
+    options = parser.parse_args()
+    trials = [
+        Trial(setup, changes, case, scheme, seed)
+        for setup in options.setups.split(",")
+        for case, changes in CASES[setup].items()
+        for scheme in SCHEMES
+        for seed in range(options.seeds)
+    ]
+    limits: dict[str, Any] = {"processes": options.processes, "minutes": options.minutes}
+    found = run_all(trials, {}, options.out, **limits)
+    print("| setup | case | weighted, s | optimal-mean, s | pace, s | pace / better |")
+    print("|---|---|---:|---:|---:|---:|")
+    for setup, case in dict.fromkeys((trial.setup, trial.case) for trial, _ in found):
+        times = [
+            [r.first for t, r in found if (t.setup, t.case, t.scheme) == (setup, case, scheme)]
+            for scheme in SCHEMES
+        ]
+        better = min((np.mean(each) for each in times[:2] if each), default=math.nan)
+        ratio = np.mean(times[2]) / better if times[2] and math.isfinite(better) else math.nan
+        print(f"| {setup} | {case} | {' | '.join(map(mean, times))} | {ratio:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
