@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedpace import Sampler, Seeds, train
 from fedpace.rounds.server import server_named
