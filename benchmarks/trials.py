@@ -55,7 +55,7 @@ def run_trial(trial: Trial, made: Makers) -> Result:
         outcome = train(
             backend,
             drawn_by,
-            server=server_named(study.training.server),
+            server=server_named(study.training.server, drawn_by),
             schedule=parsed_schedule(study.training.schedule),
             stop=stopping(study),
             seeds=seeds,

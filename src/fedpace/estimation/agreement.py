@@ -13,7 +13,7 @@ from typing import NamedTuple, TypedDict
 import numpy as np
 
 from fedpace.checks import FloatArray, IntArray
-from fedpace.rounds.sampler import Seen
+from fedpace.rounds.seen import Seen
 
 # Numbers in a sketch: inner products are off by about 1/√256 of the product of the lengths.
 SKETCH = 256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -21,8 +21,10 @@ from fedpace.estimation.solve import WARM_UP, LatestPlan
 from fedpace.estimation.turns import Balance, balanced, even_balance, turn_of
 from fedpace.profile import Profile
 from fedpace.remote.screening import LARGEST_NORM
+from fedpace.rounds.memory import Memory
 from fedpace.rounds.rows import Row
-from fedpace.rounds.sampler import TRAIN, Known, Phase, Plan, Seen
+from fedpace.rounds.sampler import TRAIN, Known, Phase, Plan
+from fedpace.rounds.seen import Seen
 from fedpace.sampling.max_time import solve_max_time
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.sampling.tiered import Systematic, Tiered, filled_places
@@ -53,7 +55,7 @@ class Basis(TypedDict):
 class PaceState(TypedDict):
     """Rounds so far, what they taught, who got how much, and what the design was solved for.
 
-    `norms` are of updates over their learning rate, NaN where there was none. `rates` are the
+    `norms` are of residuals over their learning rate, NaN where there was none. `rates` are the
     first learning rate and the latest. `solved` is the round of the latest solution.
     """
 
@@ -94,6 +96,8 @@ class Pace:
         How many, instead of N/K.
     in_turn : bool
         Whether tiers take turns, or are drawn by chance.
+    server : Server
+        What runs make of the replies where nobody says otherwise.
 
     Examples
     --------
@@ -110,6 +114,7 @@ class Pace:
     round_weights: tuple[float, float] = (1.5, 10.0)
     tiers: int | None = None
     in_turn: bool = True
+    server: Any = field(default_factory=Memory)
     _latest: LatestPlan = field(default_factory=LatestPlan, repr=False)
 
     def __post_init__(self) -> None:
@@ -231,12 +236,12 @@ class Pace:
 
 def _with_norms(norms: FloatArray, seen: Seen) -> FloatArray:
     """Return the expected norms after the replies; a first one counts whole."""
-    clients, updates = seen.draw.clients, seen.reply.updates
+    clients, residuals = seen.draw.clients, seen.residuals
     more = int(clients.max(initial=-1)) + 1 - norms.size
     if more > 0:
         norms = np.append(norms, np.full(more, math.nan))
     with np.errstate(over="ignore", invalid="ignore"):
-        latest = np.sqrt(np.vecdot(updates, updates)) / seen.learning_rate
+        latest = np.sqrt(np.vecdot(residuals, residuals))
     fine = np.isfinite(latest)
     clients, latest = clients[fine], latest[fine]
     before = np.where(np.isnan(norms[clients]), latest, norms[clients])

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
 from fedpace.rounds.backend import Reply
+from fedpace.rounds.memory import residuals
+from fedpace.rounds.seen import Seen
 from fedpace.rounds.server import Server
 from fedpace.sampling.design import Draw
 
@@ -36,15 +38,24 @@ class Buffered:
     inner: Server
     trained: NDArray[np.bool_]
 
+    @property
+    def informed(self) -> bool:
+        """Whether the inner server is told more."""
+        return getattr(self.inner, "informed", False)
+
+    def residuals(self, state: Any, seen: Seen) -> FloatArray:
+        """Return what the inner server weights."""
+        return residuals(self.inner, state, seen)
+
     def init(self, parameters: FloatArray) -> Any:
         """Return the inner server's state."""
         return self.inner.init(parameters)
 
     def apply(
-        self, state: Any, parameters: FloatArray, draw: Draw, reply: Reply
+        self, state: Any, parameters: FloatArray, draw: Draw, reply: Reply, **more: Any
     ) -> tuple[FloatArray, Any]:
         """Return the inner server's model, but for the buffers."""
-        after, state = self.inner.apply(state, parameters, draw, reply)
+        after, state = self.inner.apply(state, parameters, draw, reply, **more)
         buffers = ~self.trained
         if buffers.any():  # what Adam, say, would make of a variance is no variance
             updates = reply.updates[:, buffers] / max(1.0, draw.weights.sum())

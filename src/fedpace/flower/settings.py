@@ -43,8 +43,8 @@ class Settings:
         full, uniform, weighted, statistical, optimal-mean or optimal-max; `file.py:name` or
         `module:name` for your own, or your own itself. A class is called with `k=k`.
     server : str or Server
-        What becomes of the replies: average, adam:RATE, yogi:RATE; `file.py:name`, or your own
-        itself.
+        What becomes of the replies: average, memory, adam:RATE, yogi:RATE; `file.py:name`, or your
+        own itself. auto is memory for `pace`, the average for all others.
     max_weight : float > 0, optional
         Caps p_i / (K q_i), at least 1/k. At 1 one draw moves the model no farther than the client's
         own update, unless the client seldom answers and its update is made to count for more.
@@ -91,7 +91,7 @@ class Settings:
     k: int
     scheme: str | Scheme | Sampler | type[Any] = "optimal-mean"
     _: KW_ONLY
-    server: str | Server = "average"
+    server: str | Server = "auto"
     max_weight: float | None = 1.0
     pilots: WarmUp | Pilots = field(default=WarmUp(10))
     refresh: int = 10
@@ -134,7 +134,11 @@ class Settings:
 
     def made_server(self) -> Server:
         """Return what makes the next model."""
-        server = server_named(self.server) if isinstance(self.server, str) else self.server
+        server = (
+            server_named(self.server, self.sampler())
+            if isinstance(self.server, str)
+            else self.server
+        )
         if isinstance(server, type) or not (hasattr(server, "init") and hasattr(server, "apply")):
             got = f"{self.server!r:.80}; see docs/extend.md"
             raise InputError(f"server must be a name or an object with init and apply, got {got}")

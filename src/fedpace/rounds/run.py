@@ -14,9 +14,10 @@ from fedpace.profile import Profile
 from fedpace.rounds.backend import Backend, Reply, Task
 from fedpace.rounds.checkpoint import Journal
 from fedpace.rounds.rows import History, Row, sustained_loss
-from fedpace.rounds.sampler import START, Known, Phase, Plan, Sampler, Seen, phase_of, plan_of
+from fedpace.rounds.sampler import START, Known, Phase, Plan, Sampler, phase_of, plan_of
 from fedpace.rounds.schedules import Schedule
-from fedpace.rounds.server import Average, Server, applied
+from fedpace.rounds.seen import Seen
+from fedpace.rounds.server import AUTO, Server, applied, server_named
 from fedpace.rounds.state import State
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import Design, Draw
@@ -79,7 +80,7 @@ class Run:
         journal: Journal | None = None,
     ) -> None:
         self.backend, self.sampler = backend, sampler
-        self.server: Server = Average() if server is None else server
+        self.server = server_named(AUTO, sampler) if server is None else server
         self._schedule, self._stop, self._seeds = schedule, stop, seeds
         self._evaluate_every, self._journal = evaluate_every, journal
         self._chance = float(seeds.stream("chance").random())
@@ -127,10 +128,16 @@ class Run:
         drawn, self._drawn = self._drawn, None
         # A diverging run leaves float64; its loss says so, and `stop` ends it.
         with np.errstate(over="ignore", invalid="ignore"):
-            weights, before = self.backend.weights, self.state.parameters
-            self.state, used = applied(self.state, self.server, drawn.draw, reply, n=weights.size)
-            self._show(Seen(before, drawn.learning_rate, used, reply, weights))
-            row = self._evaluated(self._row(drawn, reply, used))
+            self.state, seen = applied(
+                self.state,
+                self.server,
+                drawn.draw,
+                reply,
+                weights=self.backend.weights,
+                learning_rate=drawn.learning_rate,
+            )
+            self._show(seen)
+            row = self._evaluated(self._row(drawn, reply, seen.draw))
         if self.phase.until is None:
             row = row._replace(sustained_loss=sustained_loss(self.rows, row))
         row = row._replace(ended=self.phase.ending(self._stop).reason(row))

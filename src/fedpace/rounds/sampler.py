@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError, listed
 from fedpace.profile import Profile
-from fedpace.rounds.backend import Reply
 from fedpace.rounds.rows import Row
 from fedpace.rounds.state import State
 from fedpace.rounds.stopping import TIME_IS_UP, Stop
-from fedpace.sampling.design import Design, Draw
+from fedpace.sampling.design import Design
 
 # What is known of a model that is kept for a later phase.
 MEASURED = ("round", "loss", "accuracy")
@@ -133,20 +132,6 @@ class Plan(NamedTuple):
     why: str = ""
 
 
-class Seen(NamedTuple):
-    """What a round looked like from the server: who began with what, and what came back.
-
-    `draw` holds those who answered, in the order of `reply`, with the weights that were used;
-    `weights` are p_i of all clients.
-    """
-
-    parameters: FloatArray
-    learning_rate: float
-    draw: Draw
-    reply: Reply
-    weights: FloatArray
-
-
 class Sampler(Protocol):
     """Decides what to draw from, and learns from every round.
 
@@ -154,7 +139,7 @@ class Sampler(Protocol):
     arrays. The run carries it, and the checkpoint keeps it whole. A sampler whose run has parts
     with other rules, such as pilots, also has `phase(state) -> Phase`. One that wants to look at
     the updates also has `see(state, seen: Seen) -> state`, called before `observe` in every round
-    in which somebody answered.
+    in which somebody answered. One that draws best with a certain server has it as `server`.
     """
 
     def init(self, n: int) -> Any:

@@ -12,6 +12,8 @@ from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
 from fedpace.lookup import found
 from fedpace.rounds.backend import Reply
+from fedpace.rounds.memory import Memory, residuals
+from fedpace.rounds.seen import Seen
 from fedpace.rounds.state import State
 from fedpace.sampling.design import Draw
 
@@ -31,7 +33,8 @@ class Server(Protocol):
         """Return the new model and the new state.
 
         `draw` holds the clients that answered, in the order of `reply`, and their weights. It is
-        not called for a round in which nobody answered.
+        not called for a round in which nobody answered. A server that has `informed = True` also
+        gets `seen=`, a `Seen` with the learning rate and p_i.
         """
 
 
@@ -118,28 +121,37 @@ class Yogi(Adam):
 
 
 def applied(
-    state: State, server: Server, draw: Draw, reply: Reply, *, n: int
-) -> tuple[State, Draw]:
-    """Let the server make the next model; return the state after it, and the weights used.
+    state: State,
+    server: Server,
+    draw: Draw,
+    reply: Reply,
+    *,
+    weights: FloatArray,
+    learning_rate: float,
+) -> tuple[State, Seen]:
+    """Let the server make the next model; return the state after it, and what was seen.
 
     Client i's update is weighted by weights_i / π_i, where π_i is the chance that it answers as
     estimated from *earlier* rounds, (answers + 1) / (draws + 1) and at least 0.2. If answering is
     independent of what the update says, and π_i right, the aggregate is unbiased: see
-    docs/method.md. If nobody answers the model stays as it is. `n` clients are known by now.
+    docs/method.md. If nobody answers the model stays as it is. `weights` are p_i of all clients.
     """
-    asked, answered = _grown(state.asked, n), _grown(state.answered, n)
+    asked, answered = _grown(state.asked, weights.size), _grown(state.answered, weights.size)
     places = np.searchsorted(draw.clients, reply.clients)  # replies come in any order
     chances = (answered[reply.clients] + 1) / (asked[reply.clients] + 1)
     used = Draw(reply.clients, draw.weights[places] / np.maximum(chances, LEAST_CHANCE))
+    seen = Seen(state.parameters, learning_rate, used, reply, weights)
     if reply.clients.size:
-        parameters, memory = server.apply(state.server, state.parameters, used, reply)
+        seen = seen._replace(residuals=residuals(server, state.server, seen))
+        more = {"seen": seen} if getattr(server, "informed", False) else {}
+        parameters, memory = server.apply(state.server, state.parameters, used, reply, **more)
         state = state._replace(parameters=parameters, server=memory)
     asked[draw.clients] += 1
     answered[reply.clients] += 1
     seconds = state.seconds + reply.lasted
     return state._replace(
         round=state.round + 1, seconds=seconds, asked=asked, answered=answered
-    ), used
+    ), seen
 
 
 def _grown(counts: IntArray, n: int) -> IntArray:
@@ -148,17 +160,23 @@ def _grown(counts: IntArray, n: int) -> IntArray:
     return np.append(counts, np.zeros(more, dtype=np.int64)) if more > 0 else counts
 
 
-SERVERS = {"average": Average, "adam": Adam, "yogi": Yogi}
+SERVERS = {"average": Average, "memory": Memory, "adam": Adam, "yogi": Yogi}
+# Stands for the server that the sampler draws best with, or the average.
+AUTO = "auto"
 
 
-def server_named(text: str) -> Server:
-    """Return the server of a text: average, adam:RATE, yogi:RATE, or `file.py:name` for your own.
+def server_named(text: str, sampler: object = None) -> Server:
+    """Return the server of a text: average, memory, adam:RATE, yogi:RATE, or `file.py:name`.
 
-    What a name of your own stands for is a server, or a class or function that returns one.
+    "auto" is the one that the sampler draws best with, else the average. What a name of your own
+    stands for is a server, or a class or function that returns one.
 
     >>> server_named("adam:0.1")
     Adam(rate=0.1, betas=(0.9, 0.99), floor=0.001)
     """
+    if text == AUTO:
+        preferred: Server | None = getattr(sampler, "server", None)
+        return Average() if preferred is None else preferred
     name, colon, rate = text.partition(":")
     if name in ("adam", "yogi") and colon:
         return _with_rate(name, rate)

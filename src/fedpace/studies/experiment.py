@@ -65,10 +65,11 @@ def run_with(
     watch: Callable[[Row], object] | None = None,
 ) -> Outcome:
     """Run one scheme with one seed on the given backend."""
+    drawn_by = sampler(study, scheme, backend, Seeds(seed))
     return train(
         backend,
-        sampler(study, scheme, backend, Seeds(seed)),
-        server=server_named(study.training.server),
+        drawn_by,
+        server=server_named(study.training.server, drawn_by),
         schedule=parsed_schedule(study.training.schedule),
         stop=stopping(study),
         seeds=Seeds(seed),

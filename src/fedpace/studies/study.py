@@ -107,7 +107,8 @@ class TrainingSection(_Section):
     """How they train.
 
     `schedule` is inverse:RATE, constant:RATE or bound:MU:GAMMA. `server` makes the next model of
-    the replies: average, adam:RATE, yogi:RATE, or file.py:name.
+    the replies: average, memory, adam:RATE, yogi:RATE, or file.py:name; auto is memory for `pace`,
+    the average for all others.
     """
 
     k: Count = 10
@@ -116,7 +117,7 @@ class TrainingSection(_Section):
     schedule: str = "inverse:0.1"
     weight_decay: AtLeastZero = 0.0
     clip: Positive | None = None
-    server: str = "average"
+    server: str = "auto"
 
 
 class SamplingSection(_Section):

@@ -1,0 +1,121 @@
+"""A server that remembers each client's latest update."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.checks import FloatArray, IntArray
+from fedpace.rounds.backend import Reply
+from fedpace.rounds.seen import Seen
+from fedpace.sampling.design import Draw
+
+# How much of what was learned of β counts in the next round.
+KEPT = 0.9
+# Numbers that are remembered at most, in single precision: 256 MB.
+LARGEST_MEMORY = 2**26
+
+
+class Remembered(TypedDict):
+    """The latest update of each client over its learning rate, the latest client last.
+
+    `agreed` and `squares` are sums whose ratio is β.
+    """
+
+    clients: IntArray
+    updates: NDArray[np.float32]
+    agreed: float
+    squares: float
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Step by what is remembered of all, corrected by what the drawn clients sent.
+
+    With h_i the latest update of client i over its learning rate, 0 before the first, and η the
+    rate of this round,
+
+        w ← w + η (β Σ_i p_i h_i + Σ_drawn weights_i (Δ_i/η − β h_i)).
+
+    For every β that depends on the past only, this has the mean of the plain average, as
+    E[weights_i] = p_i; its variance is that of the residuals Δ_i/η − β h_i. β is the regression
+    of updates on what was remembered, between 0 and 1, with old rounds forgotten: where memory
+    does not help it fades by itself. Of clients that are away, what is remembered counts.
+
+    FedVARP and FedStale with importance weights [Jhunjhunwala22; Rodio24]; there β is 1, or given.
+
+    Parameters
+    ----------
+    most : int
+        Numbers to remember; where N times the model's size is more, the latest clients only.
+    """
+
+    most: int = LARGEST_MEMORY
+    informed = True
+
+    def init(self, parameters: FloatArray) -> Remembered:
+        """Return the state before the first round."""
+        clients = np.empty(0, dtype=np.int64)
+        updates = np.empty((0, parameters.size), dtype=np.float32)
+        return Remembered(clients=clients, updates=updates, agreed=0.0, squares=0.0)
+
+    def residuals(self, state: Remembered, seen: Seen) -> FloatArray:
+        """Return Δ_i/η − β h_i of those who answered."""
+        latest = seen.reply.updates / seen.learning_rate
+        return latest - _beta(state) * self._of(state, seen.draw.clients)
+
+    def apply(
+        self, state: Remembered, parameters: FloatArray, draw: Draw, reply: Reply, *, seen: Seen
+    ) -> tuple[FloatArray, Remembered]:
+        """Return the model after the step, and the memory with the new updates."""
+        before = self._of(state, draw.clients)
+        latest = reply.updates / seen.learning_rate
+        beta = _beta(state)
+        step = draw.weights @ (latest - beta * before)
+        if beta:
+            shares = seen.weights[state["clients"]]
+            step += beta * (shares.astype(np.float32) @ state["updates"])
+        return parameters + seen.learning_rate * step, self._kept(state, seen, before, latest)
+
+    def _of(self, state: Remembered, clients: IntArray) -> FloatArray:
+        """Return what is remembered of these clients; 0 of one that is not."""
+        rows = np.zeros((clients.size, state["updates"].shape[1]))
+        same = state["clients"][:, None] == clients
+        where, whose = np.nonzero(same)
+        rows[whose] = state["updates"][where]
+        return rows
+
+    def _kept(
+        self, state: Remembered, seen: Seen, before: FloatArray, latest: FloatArray
+    ) -> Remembered:
+        clients = seen.draw.clients
+        importance = seen.draw.weights * seen.weights[clients]
+        agreed = float(importance @ np.vecdot(latest, before))
+        squares = float(importance @ np.vecdot(before, before))
+        others = ~np.isin(state["clients"], clients)
+        room = slice(-max(self.most // max(latest.shape[1], 1), 1), None)
+        rows = [state["updates"][others], latest.astype(np.float32)]
+        return Remembered(
+            clients=np.append(state["clients"][others], clients)[room],
+            updates=np.concatenate(rows)[room],
+            agreed=KEPT * state["agreed"] + agreed,
+            squares=KEPT * state["squares"] + squares,
+        )
+
+
+def _beta(state: Remembered) -> float:
+    if not (state["squares"] > 0 and np.isfinite(state["agreed"])):
+        return 0.0
+    return float(np.clip(state["agreed"] / state["squares"], 0.0, 1.0))
+
+
+def residuals(server: Any, state: Any, seen: Seen) -> FloatArray:
+    """Return what a server weights, over the learning rate: residuals, or the updates as such."""
+    if hasattr(server, "residuals"):
+        found: FloatArray = server.residuals(state, seen)
+        return found
+    updates: FloatArray = seen.reply.updates / seen.learning_rate
+    return updates
