@@ -61,7 +61,8 @@ def compared(agreement: Agreement, seen: Seen) -> Agreement:
     draw, reply = seen.draw, seen.reply
     with np.errstate(all="ignore"):
         sketch = sketch_of(seen.parameters.size)
-        updates = np.array([sketch(each) for each in reply.updates / seen.learning_rate])
+        sketches = [sketch(each) for each in reply.updates / seen.learning_rate]
+        updates = np.array(sketches).reshape(-1, SKETCH)
         model = sketch(seen.parameters)
     fine = np.isfinite(updates).all(axis=1) & np.isfinite(model).all()
     places = _places(agreement["clients"], draw.clients)

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from fedpace.checks import FloatArray, positive_count
+from fedpace.errors import InputError
 from fedpace.estimation.agreement import (
     Agreement,
     compared,
@@ -20,7 +21,7 @@ from fedpace.estimation.learned import Learned, estimated_times, learn, nothing_
 from fedpace.estimation.solve import WARM_UP, LatestPlan
 from fedpace.estimation.turns import Balance, balanced, even_balance, turn_of
 from fedpace.profile import Profile
-from fedpace.remote.screening import LARGEST_NORM
+from fedpace.remote.screening import FEWEST, LARGEST_NORM, LONGEST_UPDATE
 from fedpace.rounds.memory import Memory
 from fedpace.rounds.rows import Row
 from fedpace.rounds.sampler import TRAIN, Known, Phase, Plan
@@ -123,6 +124,10 @@ class Pace:
         positive_count("refresh", self.refresh, "give the rounds between two solutions")
         if self.tiers is not None:
             positive_count("tiers", self.tiers)
+        c = self.c_over_s0
+        if c is not None and not (isinstance(c, int | float) and 0 < c < math.inf):
+            got = f"{c!r:.40}; leave it out to have it measured"
+            raise InputError(f"c_over_s0 must be positive and finite, got {got}")
 
     def init(self, n: int) -> PaceState:
         """Return the state before the first round."""
@@ -145,6 +150,7 @@ class Pace:
 
     def see(self, state: PaceState, seen: Seen) -> PaceState:
         """Learn from the updates themselves: their lengths, and how they change."""
+        seen = _believed(seen, state["norms"])
         rate, first = seen.learning_rate, state["rates"][0]
         state["rates"] = [rate if math.isnan(first) else first, rate]
         state["norms"] = _with_norms(state["norms"], seen)
@@ -234,16 +240,32 @@ class Pace:
         return Plan(design, profile, {}, "too few clients for tiers: systematic draws, c = S₀")
 
 
+def _believed(seen: Seen, norms: FloatArray) -> Seen:
+    """Leave out updates that are not finite, or far longer than usual: one shall not spoil sums.
+
+    `norms` are those known before. What is far longer is as at the border of a network.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        latest = np.sqrt(np.vecdot(seen.residuals, seen.residuals))
+    fine = np.isfinite(latest)
+    usual = np.concatenate([norms[np.isfinite(norms)], latest[fine]])
+    if usual.size >= FEWEST and (middle := float(np.median(usual))) > 0:
+        fine &= latest <= LONGEST_UPDATE * middle
+    if fine.all():
+        return seen
+    draw, reply = seen.draw, seen.reply
+    draw = draw._replace(clients=draw.clients[fine], weights=draw.weights[fine])
+    reply = reply._replace(clients=reply.clients[fine], updates=reply.updates[fine])
+    return seen._replace(draw=draw, reply=reply, residuals=seen.residuals[fine])
+
+
 def _with_norms(norms: FloatArray, seen: Seen) -> FloatArray:
     """Return the expected norms after the replies; a first one counts whole."""
     clients, residuals = seen.draw.clients, seen.residuals
     more = int(clients.max(initial=-1)) + 1 - norms.size
     if more > 0:
         norms = np.append(norms, np.full(more, math.nan))
-    with np.errstate(over="ignore", invalid="ignore"):
-        latest = np.sqrt(np.vecdot(residuals, residuals))
-    fine = np.isfinite(latest)
-    clients, latest = clients[fine], latest[fine]
+    latest = np.sqrt(np.vecdot(residuals, residuals))
     before = np.where(np.isnan(norms[clients]), latest, norms[clients])
     norms[clients] = before + LATEST_NORM * (latest - before)
     return norms

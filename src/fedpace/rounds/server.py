@@ -140,7 +140,9 @@ def applied(
     places = np.searchsorted(draw.clients, reply.clients)  # replies come in any order
     chances = (answered[reply.clients] + 1) / (asked[reply.clients] + 1)
     used = Draw(reply.clients, draw.weights[places] / np.maximum(chances, LEAST_CHANCE))
-    seen = Seen(state.parameters, learning_rate, used, reply, weights)
+    # Where nobody knows the rate it is taken to be the same in every round.
+    rate = learning_rate if 0 < learning_rate < np.inf else 1.0
+    seen = Seen(state.parameters, rate, used, reply, weights)
     if reply.clients.size:
         seen = seen._replace(residuals=residuals(server, state.server, seen))
         more = {"seen": seen} if getattr(server, "informed", False) else {}
