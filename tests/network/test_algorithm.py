@@ -1,9 +1,11 @@
 """The whole of Algorithm 2 on devices: pilots, measured norms and times, solve, go on."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from fedpace.estimation.pace import Pace
 from fedpace.estimation.policy import Pilots, sampler_for
 from fedpace.network.device_server import DeviceServer
 from fedpace.rounds.backend import Backend
@@ -13,6 +15,7 @@ from fedpace.rounds.schedules import inverse
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import WithReplacement
 from fedpace.sampling.schemes import SCHEMES
+from fedpace.sampling.tiered import Tiered
 from fedpace.seeds import Seeds
 from tests.network.fleet import SEED, N, device, prepared, simulator
 
@@ -58,3 +61,21 @@ def test_learns_norms_and_times_from_devices_and_draws_the_slow_one_less(
     rows = [row for row in outcome.history.rows if row.phase == "train"]
     assert all(np.isfinite(row.loss_estimate) for row in rows)
     assert all(row.bytes_up.size == row.clients.size for row in rows)
+
+
+def test_pace_sees_updates_of_devices_and_draws_those_of_like_speed_together(
+    server: DeviceServer,
+) -> None:
+    for client in range(N):
+        device(server.address[1], client, 0.15 if client in (1, 2) else 0.0)
+    how: dict[str, Any] = {"schedule": inverse(0.1), "stop": Stop(rounds=16), "seeds": Seeds(SEED)}
+    devices = train(prepared(server), Pace(k=2, c_over_s0=1.0), **how)
+    last = devices.history.rows[-1]
+    assert last.why == "2 tiers, c = 1 S₀: as given"
+    assert isinstance(devices.design, Tiered)
+    np.testing.assert_array_equal(devices.design.tiers, [0, 1, 1, 0])
+    # In the warm-up, where nothing depends on times, all is as in the simulator.
+    simulated = train(simulator(), Pace(k=2, c_over_s0=1.0), **how)
+    for mine, theirs in zip(devices.history.rows[:4], simulated.history.rows[:4], strict=True):
+        np.testing.assert_array_equal(mine.clients, theirs.clients)
+        np.testing.assert_allclose(mine.weights, theirs.weights)

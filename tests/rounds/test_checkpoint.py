@@ -28,6 +28,7 @@ STOP = Stop(rounds=12)
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "counts": lambda: sampler_for("uniform", 3, learn=WarmUp(3)),
     "warm-up and refresh": lambda: sampler_for("optimal-mean", 3, learn=WarmUp(3), refresh=4),
+    "pace": lambda: sampler_for("pace", 2, refresh=4),
     "pilots": lambda: sampler_for("optimal-mean", 3, learn=Pilots([1.0, 0.9, 0.8], 4)),
     "pilots and refresh": lambda: sampler_for(
         "statistical", 3, learn=Pilots([1.0, 0.9, 0.8], 4), refresh=3
@@ -92,16 +93,17 @@ def test_a_run_ended_every_few_rounds_comes_to_the_same(
 
 
 @pytest.mark.parametrize("server", ["adam", "yogi"])
-@pytest.mark.parametrize("sampler", ["warm-up and refresh", "pilots"])
+@pytest.mark.parametrize("sampler", ["warm-up and refresh", "pilots", "pace"])
 def test_a_servers_memory_is_kept(server: str, sampler: str, tmp_path: Path) -> None:
     outcome = run_in_pieces(tmp_path / "checkpoint.npz", sampler, 2, server=server)
     assert_same_outcome(outcome, run(sampler, None, server=server))
 
 
-def test_times_that_are_learned_are_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sampler", ["pilots and refresh", "pace"])
+def test_times_that_are_learned_are_kept(sampler: str, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.npz"
-    outcome = run_in_pieces(path, "pilots and refresh", 3, times_known=False)
-    assert_same_outcome(outcome, run("pilots and refresh", None, times_known=False))
+    outcome = run_in_pieces(path, sampler, 3, times_known=False)
+    assert_same_outcome(outcome, run(sampler, None, times_known=False))
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)

@@ -11,6 +11,7 @@ import pytest
 
 from fedpace.conformance.backends import check_backend
 from fedpace.errors import InputError
+from fedpace.estimation.pace import Pace
 from fedpace.rounds.backend import Backend, Task
 from fedpace.rounds.local import Trained
 from fedpace.rounds.run import Outcome, train
@@ -121,6 +122,14 @@ def test_a_run_that_fails_on_a_worker_does_not_end_the_others(
 def trained(backend: Backend) -> Outcome:
     design = WithReplacement(np.full(6, 1 / 6), 3, backend.weights)
     return train(backend, Fixed(design), schedule=inverse(0.1), stop=Stop(rounds=8), seeds=Seeds(3))
+
+
+def paced(backend: Backend) -> Outcome:
+    return train(backend, Pace(k=2), schedule=inverse(0.1), stop=Stop(rounds=12), seeds=Seeds(3))
+
+
+def test_pace_sees_the_same_updates_and_draws_the_same(workers: Workers) -> None:
+    assert_same_outcome(paced(Spread(workers.client, twin)), paced(twin()))
 
 
 class Losing(Spread):

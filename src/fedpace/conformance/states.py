@@ -12,12 +12,17 @@ from fedpace.checks import IntArray
 from fedpace.conformance.saying import must
 from fedpace.rounds.backend import Reply
 from fedpace.rounds.rows import Row
-from fedpace.rounds.sampler import Known, Sampler, phase_of, plan_of
+from fedpace.rounds.sampler import Known, Sampler, Seen, phase_of, plan_of
 from fedpace.rounds.server import Server
 from fedpace.rounds.state import packed, unpacked
 from fedpace.sampling.design import Draw
 
 ROUNDS = 40
+# Parameters of made-up models, what spoils one update in most rounds, and learning rates: NaN
+# where the server does not know it.
+SIZE = 5
+BAD = (1.0, 0.0, math.nan, 1e300, 1.0, math.inf, 1e6)
+RATES = (0.1, 0.05, math.nan)
 
 
 def check_sampler(make: Callable[[], Sampler], *, n: int = 6, seed: int = 0) -> None:
@@ -25,7 +30,8 @@ def check_sampler(make: Callable[[], Sampler], *, n: int = 6, seed: int = 0) -> 
 
     The rules: its state can be stored, and is all that a design depends on besides what is known;
     it bears clients that do not answer, numbers that nobody reported, clients that are away, and
-    clients that come later; it always returns a design for somebody who is there.
+    clients that come later; it always returns a design for somebody who is there. Where it has
+    `see`, it bears updates that are zero, huge or no numbers, and leaves them as they are.
 
     Parameters
     ----------
@@ -53,7 +59,9 @@ def check_sampler(make: Callable[[], Sampler], *, n: int = 6, seed: int = 0) -> 
             f"round {index}: the same state must give the same draw in a sampler made anew; keep "
             "in the state whatever the design depends on",
         )
-        state = sampler.observe(state, _row(sampler, state, index, clients, rng))
+        row = _row(sampler, state, index, clients, rng)
+        state = _shown(sampler, state, row, known, rng)
+        state = sampler.observe(state, row)
 
 
 def check_server(make: Callable[[], Server], *, size: int = 5, seed: int = 0) -> None:
@@ -155,6 +163,30 @@ def _row(
         missing=drawn[~answers],
     )
     return row if phase.until is None else row._replace(ended=phase.until.reason(row))
+
+
+def _shown(sampler: Sampler, state: Any, row: Row, known: Known, rng: np.random.Generator) -> Any:
+    """Show the updates of a round to a sampler that wants to see them: now and then a bad one."""
+    see = getattr(sampler, "see", None)
+    if see is None or not row.clients.size:
+        return state
+    updates = rng.normal(size=(row.clients.size, SIZE))
+    updates[0] *= BAD[row.round % len(BAD)]
+    reply = Reply(row.clients, updates, row.client_seconds, row.grad_norms)
+    seen = Seen(
+        rng.normal(size=SIZE),
+        RATES[row.round % len(RATES)],
+        Draw(row.clients, row.weights),
+        reply,
+        known.weights,
+    )
+    before = (seen.parameters.copy(), updates.copy(), known.weights.copy())
+    with np.errstate(over="ignore", invalid="ignore"):  # as in a run
+        state = see(state, seen)
+    after = (seen.parameters, updates, known.weights)
+    same = all(np.array_equal(a, b, equal_nan=True) for a, b in zip(before, after, strict=True))
+    must(same, f"round {row.round}: see must leave the model, updates and weights as they are")
+    return state
 
 
 def _replies(count: int, size: int, rng: np.random.Generator, *, newest: int) -> tuple[Draw, Reply]:
