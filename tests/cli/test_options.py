@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpace.cli.options import named_schemes
+from fedpace.cli.options import TRAINED, named_schemes
+from fedpace.estimation.policy import named
 from fedpace.sampling.schemes import SCHEMES
 from tests.cli.calling import (
     GOOD,
@@ -194,6 +195,13 @@ def test_all_stands_for_the_compared_schemes_in_a_list_too() -> None:
         *(name for name in SCHEMES if name != "optimal-max"),
     ]
     assert named_schemes("all,math:cos") == [*SCHEMES, "math:cos"]
+
+
+def test_all_stands_for_samplers_too_where_there_is_training() -> None:
+    names = named_schemes("all", named, every=TRAINED)
+    assert names == [*SCHEMES, "pace", "optimal-mean-no-pilots"]
+    helps = [run(*words, "--help").stdout for words in (["run"], ["lab", "run"], ["plan"])]
+    assert ["no-pilots" in text for text in helps] == [True, True, False]
 
 
 @settings(max_examples=60, deadline=None)

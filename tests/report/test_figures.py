@@ -17,14 +17,18 @@ from PIL import Image
 
 import fedpace
 from fedpace import SCHEMES, InputError
+from fedpace.estimation.policy import SAMPLERS
 from fedpace.report.figures import (
     COLOURS,
     MOST_POINTS,
+    OTHER_COLOURS,
     colour,
     plan_figure,
     probabilities_figure,
     save,
 )
+from fedpace.report.plots import DASHES as PAGE_DASHES
+from fedpace.report.study_figures import DASHES
 
 
 def fleet(n: int, spread: float = 0.7, seed: int = 0) -> fedpace.Profile:
@@ -210,8 +214,15 @@ def legend_texts(figure: Figure) -> Sequence[str]:
 
 
 def test_every_scheme_has_a_colour_of_its_own() -> None:
-    assert set(COLOURS) == set(SCHEMES)
+    assert list(COLOURS) == [*SCHEMES, *SAMPLERS]
     assert len(set(COLOURS.values())) == len(COLOURS)
+
+
+def test_lines_of_ours_differ_in_more_than_a_shade() -> None:
+    lines = {(COLOURS[name], str(DASHES.get(name, "-"))) for name in COLOURS}
+    assert len(lines) == len(COLOURS)
+    assert set(DASHES) == set(PAGE_DASHES)
+    assert not set(COLOURS.values()) & set(OTHER_COLOURS)
 
 
 def test_a_scheme_of_your_own_has_a_colour_of_none_of_ours() -> None:

@@ -22,7 +22,7 @@ from fedpace.report.summary import Summary, summarise
 from fedpace.studies.store import Store
 from fedpace.studies.study import Study
 
-from .made import START, made_run, small_study, store_real_runs
+from .made import SCHEMES, START, made_run, small_study, store_real_runs
 from .measured_runs import measured_setup
 
 # Where Debian, Fedora and Google put it.
@@ -113,7 +113,7 @@ def test_configuration_on_the_page_is_the_study(made: tuple[Path, list[Summary]]
     text = path.read_text(encoding="utf-8")
     (block,) = re.findall("<details>.*?<pre>(.*?)</pre>", text, flags=re.DOTALL)
     assert Study.model_validate(tomllib.loads(html.unescape(block))) == summary.setup.study
-    assert f"fedpace run {path.parent}/small.toml --schemes all --seeds 3" in text
+    assert f"fedpace run {path.parent}/small.toml --schemes {','.join(SCHEMES)} --seeds 3" in text
 
 
 def test_names_cannot_break_the_page(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def lab_run_command(
     from fedpace.network.tls import server_context
     from fedpace.studies.record import write_record
 
-    names = options.named_schemes(schemes, named)
+    names = options.named_schemes(schemes, named, every=options.TRAINED)
     numbers = range(first_seed, first_seed + seeds)
     place = _lab(name, state) if listen is None else _listening(listen, devices, certs)
     network = {"deadline": deadline, "evaluate_every": evaluate_every}

@@ -98,7 +98,8 @@ FOLDER = typer.Option(
 )
 OUT = typer.Option(help="Directory for the runs. Give the same one again to continue.")
 COMPARED = typer.Option("--schemes", help=_choice(SCHEMES))
-CHOSEN = typer.Option("--schemes", help=_choice((*SCHEMES, *SAMPLERS)))
+TRAINED = (*SCHEMES, *SAMPLERS)
+CHOSEN = typer.Option("--schemes", help=_choice(TRAINED))
 SEEDS = checked("Number of seeds, N: runs of each scheme.", positive_count, "--seeds")
 FIRST = checked("First seed; runs use FIRST … FIRST + N − 1.", natural, "--first-seed")
 STATE = typer.Option(
@@ -112,17 +113,22 @@ STATE = typer.Option(
 # What the values of options mean.
 
 
-def named_schemes(text: str, look_up: Callable[..., object] = scheme_named) -> list[str]:
-    """Return the names of a list with commas; "all" stands for the schemes that are compared.
+def named_schemes(
+    text: str,
+    look_up: Callable[..., object] = scheme_named,
+    *,
+    every: Iterable[str] = tuple(SCHEMES),
+) -> list[str]:
+    """Return the names of a list with commas; "all" stands for `every`.
 
-    Every name is looked up, also those of the user's own: see `fedpace.lookup.found`.
+    Each name is looked up, also those of the user's own: see `fedpace.lookup.found`.
 
     >>> named_schemes("uniform, optimal-mean")
     ['uniform', 'optimal-mean']
     """
     names: list[str] = []
     for name in map(str.strip, text.split(",")):
-        names += SCHEMES if name == "all" else [name]
+        names += every if name == "all" else [name]
     for name in names:
         look_up(name, argument="--schemes")
     return list(dict.fromkeys(names))

@@ -25,7 +25,8 @@ Place: TypeAlias = tuple[float, float]
 # More points than this only make one blob, and a vector file of a hundred megabytes.
 MOST_POINTS = 20_000
 PICTURES = (".png", ".pdf", ".svg")
-# One colour per scheme, the same in every figure; from Okabe and Ito, told apart by all eyes.
+# One colour per scheme, the same in every figure; from Okabe and Ito, and the last from Tol, told
+# apart by all eyes.
 COLOURS = {
     "full": "#000000",
     "uniform": "#999999",
@@ -33,9 +34,12 @@ COLOURS = {
     "statistical": "#009E73",
     "optimal-mean": "#E69F00",
     "optimal-max": "#D55E00",
+    "optimal-tiers": "#CC79A7",
+    "pace": "#0072B2",
+    "optimal-mean-no-pilots": "#882255",
 }
-# For schemes of a user's own: what is left of Okabe and Ito's colours, and Tol's.
-OTHER_COLOURS = ("#CC79A7", "#0072B2", "#882255", "#44AA99", "#AA4499", "#999933")
+# For schemes of a user's own, from Tol's.
+OTHER_COLOURS = ("#661100", "#44AA99", "#AA4499", "#999933", "#332288", "#DDCC77")
 # A colour's lighter shade is mixed with so much white.
 PALE = 0.6
 

@@ -7,8 +7,7 @@ import re
 import shlex
 from typing import Any
 
-from fedpace.report.setups import Setup, flat
-from fedpace.sampling.schemes import SCHEMES
+from fedpace.report.setups import USUAL, Setup, flat
 from fedpace.studies.store import NAMES
 from fedpace.studies.study import Study, load_study, setups
 
@@ -50,7 +49,7 @@ def command(setup: Setup, *, file: str, out: str) -> str:
 
 def _which(setup: Setup) -> list[str]:
     first, last = setup.seeds[0], setup.seeds[-1]
-    schemes = "all" if setup.schemes == list(SCHEMES) else ",".join(setup.schemes)
+    schemes = "all" if setup.schemes == list(USUAL) else ",".join(setup.schemes)
     words = ["--schemes", schemes, "--seeds", str(last - first + 1)]
     return [*words, "--first-seed", str(first)] if first else words
 

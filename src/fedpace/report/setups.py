@@ -10,10 +10,13 @@ from itertools import count
 from typing import Any
 
 from fedpace.checks import FloatArray
+from fedpace.estimation.policy import SAMPLERS
 from fedpace.sampling.schemes import SCHEMES, needs_counts_only
 from fedpace.studies.store import NAMES, StoredRun
 from fedpace.studies.study import Study
 
+# What comes with fedpace, in the order of tables and figures.
+USUAL = (*SCHEMES, *SAMPLERS)
 SWEPT = "sampling.c_over_s0"
 # How runs were measured, by `network.how`: in few words, for names of files, and on what.
 MEASURED = {
@@ -38,7 +41,7 @@ class Setup:
     def schemes(self) -> list[str]:
         """The schemes that were run, in the usual order."""
         present = {run.scheme for run in self.runs}
-        return [*(name for name in SCHEMES if name in present), *sorted(present - {*SCHEMES})]
+        return [*(name for name in USUAL if name in present), *sorted(present - {*USUAL})]
 
     @property
     def seeds(self) -> list[int]:
