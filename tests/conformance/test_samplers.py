@@ -8,7 +8,7 @@ import pytest
 from fedpace import SCHEMES, Known, Piloted, Row, Sampler, Solve, WithReplacement
 from fedpace.conformance import check_sampler
 from fedpace.estimation.pace import Pace
-from fedpace.rounds.sampler import Seen
+from fedpace.rounds.seen import Seen
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

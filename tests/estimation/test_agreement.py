@@ -20,7 +20,7 @@ from fedpace.estimation.agreement import (
     with_length,
 )
 from fedpace.rounds.backend import Reply
-from fedpace.rounds.sampler import Seen
+from fedpace.rounds.seen import Seen
 from fedpace.sampling.design import Draw
 
 RATE = 0.1

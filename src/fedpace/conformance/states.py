@@ -12,7 +12,8 @@ from fedpace.checks import IntArray
 from fedpace.conformance.saying import must
 from fedpace.rounds.backend import Reply
 from fedpace.rounds.rows import Row
-from fedpace.rounds.sampler import Known, Sampler, Seen, phase_of, plan_of
+from fedpace.rounds.sampler import Known, Sampler, phase_of, plan_of
+from fedpace.rounds.seen import Seen
 from fedpace.rounds.server import Server
 from fedpace.rounds.state import packed, unpacked
 from fedpace.sampling.design import Draw
