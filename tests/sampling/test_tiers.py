@@ -218,6 +218,7 @@ def test_where_times_are_equal_one_tier_is_as_good(fleet: Fleet, ratio: float, k
     c = ratio * fleet.least_variance
     best, one = solve_tiers(*alike, c, k), solve_tiers(*alike, c, k, tiers=1)
     assert one.objective == pytest.approx(best.objective, rel=1e-9)
+    assert one.gap == pytest.approx(0, abs=1e-6)
     zeros = np.zeros(fleet.times.size, dtype=np.int64)
     assert one.inclusion == pytest.approx(filled_places(fleet.importance, zeros, k), rel=1e-9)
 

@@ -170,19 +170,19 @@ class _Problem(NamedTuple):
         """A bound that no unbiased draw of at most K different clients can beat.
 
         It is min P3 with the constant in the place of c. Where that is negative, −d, the second
-        moment M′ of any such draw is at least the least possible M, so M′ − d ≥ (1 − d/M) M′,
-        and the bound is that share of min P3 with 0.
+        moment M′ of any such draw, times K, is at least the least possible M, so that
+        M′ − d ≥ (1 − d/M) M′, and the bound is that share of min P3 with 0. And no round is
+        shorter than the fastest client's: t_1 (M − d) is a bound, too.
         """
         profile, constant = self.profile, self.constant
-        fleet = (profile.weights, profile.times, profile.grad_norms)
-        bound = solve_mean_time(*fleet, max(constant, 0.0)).objective
-        if constant >= 0:
-            return bound
         importance = profile.importance
         inclusion = filled_places(importance, np.zeros(profile.n, dtype=np.int64), self.k)
         own = float(importance @ (importance / inclusion))
         least = self.k * self._mixed(own, float(importance.sum()) ** 2)
-        return bound * (1 + constant / least)
+        fleet = (profile.weights, profile.times, profile.grad_norms)
+        bound = solve_mean_time(*fleet, max(constant, 0.0)).objective
+        share = 1 + min(constant / least, 0.0)
+        return max(share * bound, float(profile.times.min()) * (least + constant))
 
     def cut(self, count: int) -> _Parts:
         """Cut the clients, sorted by time, into tiers that are as large as each other."""
