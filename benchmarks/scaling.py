@@ -24,13 +24,13 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from fleets import Fleet, heavy_fleet, make_fleet
 from tables import print_table, seconds
 
-from fedpace import Solution, solve_max_time, solve_mean_time
+from fedpace import Solution, solve_max_time, solve_mean_time, solve_tiers
 
 # A fleet this small is solved often enough for a median; a large one once.
 CLIENTS_PER_MEDIAN = 3_000_000
@@ -38,27 +38,32 @@ MOST_CALLS = 21
 
 
 class Solver(NamedTuple):
-    """P3 or P2, with or without a cap on the weights."""
+    """P3, P2 or tiers, with or without a cap on the weights."""
 
     name: str
-    exact: bool
+    problem: Literal["P3", "P2", "tiers"]
     draws: int
     max_weight: float | None
 
     def __call__(self, fleet: Fleet, ratio: float) -> Solution:
         """Solve with c = `ratio` S_0; fleets come with S_0 = 1."""
-        if self.exact:
-            return solve_max_time(*fleet, ratio, self.draws, self.max_weight)
-        return solve_mean_time(*fleet, ratio, self.max_weight, self.draws)
+        if self.problem == "P3":
+            return solve_mean_time(*fleet, ratio, self.max_weight, self.draws)
+        solve = solve_max_time if self.problem == "P2" else solve_tiers
+        return solve(*fleet, ratio, self.draws, self.max_weight)
 
 
 SOLVERS = (
-    Solver("P3", False, 10, None),
-    Solver("P3, K = 10, capped", False, 10, 1.0),
-    Solver("P2, K = 10", True, 10, None),
-    Solver("P2, K = 10, capped", True, 10, 1.0),
-    Solver("P2, K = 100", True, 100, None),
-    Solver("P2, K = 100, capped", True, 100, 1.0),
+    Solver("P3", "P3", 10, None),
+    Solver("P3, K = 10, capped", "P3", 10, 1.0),
+    Solver("P2, K = 10", "P2", 10, None),
+    Solver("P2, K = 10, capped", "P2", 10, 1.0),
+    Solver("P2, K = 100", "P2", 100, None),
+    Solver("P2, K = 100, capped", "P2", 100, 1.0),
+    Solver("tiers, K = 10", "tiers", 10, None),
+    Solver("tiers, K = 10, capped", "tiers", 10, 1.0),
+    Solver("tiers, K = 100", "tiers", 100, None),
+    Solver("tiers, K = 100, capped", "tiers", 100, 1.0),
 )
 
 

@@ -52,6 +52,31 @@ def test_full_as_the_best_is_not_given_a_k(folder: Path) -> None:
     assert outcome.returncode == 0
     assert "Best (*): full" in outcome.stdout
     assert "full with K" not in outcome.stdout  # everyone takes part, whatever K
+    # Full participation is not recommended on the word of the bound alone.
+    rows = [row for row in library_rows("equal.csv", 10) if row.scheme != "full"]
+    best = min(rows, key=lambda row: row.relative_time)
+    sentence = " ".join(outcome.stdout.split()).partition("The bound charges variance")[2]
+    assert sentence.endswith(f"(docs/results): recommended is {best.scheme} with K = 10.")
+    record = strict_json(run("plan", "equal.csv", "--json").stdout)
+    assert record["best"]["scheme"] == "full"
+    assert record["recommended"] == fields(best)
+
+
+def test_without_another_to_recommend_the_bound_is_doubted_all_the_same(folder: Path) -> None:
+    (folder / "equal.csv").write_text(HEADER + "".join(f"c{i},5,2,1\n" for i in range(20)))
+    args = ["plan", "equal.csv", "--schemes", "full"]
+    text = " ".join(run(*args).stdout.split())
+    assert text.endswith("3.8 times as slow as optimal-mean (docs/results).")
+    assert strict_json(run(*args, "--json").stdout)["recommended"] is None
+
+
+def test_the_example_is_not_told_to_draw_everyone(folder: Path) -> None:
+    assert run("example", "clients.csv", "--force").returncode == 0
+    record = strict_json(run("plan", "clients.csv", "-k", 10, "--json").stdout)
+    assert record["recommended"] == record["best"]
+    assert record["best"]["scheme"] == "optimal-tiers"
+    assert record["best"]["k"] < 100
+    assert "The bound charges" not in run("plan", "clients.csv", "-k", 10).stdout
 
 
 def test_plan_json_equals_the_library(fleet: Path) -> None:

@@ -108,6 +108,23 @@ def test_the_file_of_probabilities_equals_the_library(fleet: Path, scheme: str) 
     assert columns["aggregation_weight"] == pytest.approx(weights, rel=1e-12)
 
 
+def test_tiers_are_shown_and_recorded(fleet: Path) -> None:
+    args = ["solve", "clients.csv", "-k", "7", "--scheme", "optimal-tiers"]
+    outcome = run(*args, "--plot", "q.png")
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    clients = read_clients(Path("clients.csv"))
+    design = fedpace.SCHEMES["optimal-tiers"](clients.profile, 7)
+    assert isinstance(design, fedpace.Tiered)
+    assert f"Tiers: {design.chances.size}" in outcome.stdout
+    assert "% above the global optimum" in outcome.stdout
+    assert (fleet / "q.png").exists()
+    record = strict_json(run(*args, "--json").stdout)
+    assert record["tier"] == record["solution"]["tiers"] == design.tiers.tolist()
+    assert record["solution"]["chances"] == pytest.approx(design.chances.tolist(), rel=1e-9)
+    assert record["inclusion"] == pytest.approx(design.inclusion.tolist(), rel=1e-9)
+    assert record["q"] == pytest.approx(design.q.tolist(), rel=1e-9)
+
+
 def test_no_weight_exceeds_the_cap(fleet: Path) -> None:
     free = run("solve", "clients.csv", "-k", 4, "--json")
     assert max(row["largest_weight"] for row in strict_json(free.stdout)["schemes"][3:]) > 0.6

@@ -9,7 +9,7 @@ from rich.table import Table
 
 import fedpace
 from fedpace.clients_file import Clients
-from fedpace.report.tables import clients_table, plan_tables, schemes_table
+from fedpace.report.tables import clients_table, plan_tables, schemes_table, tiers_table
 
 
 def fleet(n: int, names: list[str] | None = None) -> Clients:
@@ -70,6 +70,30 @@ def test_a_small_fleet_is_shown_whole_and_a_large_one_by_its_ends(n: int, shown:
             importance[i] / importance.sum(),
             design.q[i],
             clients.profile.weights[i] / (10 * design.q[i]),
+        ]
+        assert [float(word) for word in row[1:]] == pytest.approx(expected, rel=5e-3)
+
+
+@pytest.mark.parametrize(("count", "shown"), [(1, 1), (10, 10), (11, 10), (40, 10)])
+def test_few_tiers_are_shown_whole_and_many_by_their_ends(count: int, shown: int) -> None:
+    profile = fleet(40).profile
+    found = fedpace.solve_tiers(
+        profile.weights, profile.times, profile.grad_norms, None, k=5, tiers=count
+    )
+    design = fedpace.Tiered(found.tiers, found.chances, found.inclusion, profile.weights, k=5)
+    table = tiers_table(profile, design, show=5)
+    rows = [words for line in lines(table) if (words := line.split()) and words[0].isdecimal()]
+    wanted = [*range(count)] if count <= 10 else [*range(5), *range(count - 5, count)]
+    assert [int(row[0]) for row in rows] == wanted
+    assert table.row_count == shown
+    for g, row in zip(wanted, rows, strict=True):
+        members = design.tiers == g
+        expected = [
+            members.sum(),
+            profile.times[members].max(),
+            design.chances[g],
+            design.tier_times(profile.times)[g],
+            profile.weights[members].sum() / design.chances[g],
         ]
         assert [float(word) for word in row[1:]] == pytest.approx(expected, rel=5e-3)
 

@@ -160,6 +160,12 @@ def test_the_largest_weight_is_that_of_the_rarest_client(fleet: Fleet, k: int) -
     assert WithReplacement(q, k, fleet.weights).largest_weight == pytest.approx(expected)
 
 
+def test_what_there_is_to_say_of_each_client() -> None:
+    columns = WithReplacement([0.5, 0.5], 4, [0.75, 0.25]).columns()
+    assert columns["q"].tolist() == [0.5, 0.5]
+    assert columns["aggregation_weight"].tolist() == [0.375, 0.125]
+
+
 def test_probabilities_cannot_be_changed_behind_the_back_of_a_design() -> None:
     q = np.array([0.5, 0.5])
     design = WithReplacement(q, 2, [0.5, 0.5])

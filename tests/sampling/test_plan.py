@@ -18,7 +18,7 @@ from fedpace import (
     plan,
     variance_term,
 )
-from fedpace.sampling.plan import usual_ks
+from fedpace.sampling.plan import best, recommended, usual_ks
 from fedpace.sampling.schemes import scheme_named
 from tests.sampling.fleets import Fleet, fleets, random_fleet
 
@@ -101,6 +101,26 @@ def test_the_exact_optimum_is_never_predicted_to_be_slower(fleet: Fleet, k: int)
     rows = {row.scheme: row.relative_time for row in plan(Profile(*fleet), k)}
     sampled = [time for name, time in rows.items() if name not in ("full", "optimal-tiers")]
     assert rows["optimal-max"] <= min(sampled) * (1 + 1e-12)
+
+
+@settings(max_examples=30)
+@given(fleets(), ks, st.lists(ks, min_size=1, max_size=3, unique=True))
+def test_everyone_every_round_is_never_recommended(fleet: Fleet, k: int, others: list[int]) -> None:
+    schemes = ["full", "uniform", "statistical"]
+    rows = list(plan(Profile(*fleet), k, ks=others, schemes=schemes))
+    n, first, advice = fleet.times.size, best(rows), recommended(rows, k)
+    assert all(first.relative_time <= row.relative_time for row in rows)
+    fewer = [row for row in rows if row.scheme != "full" and row.k < n]
+    if first in fewer:
+        assert advice is first
+    elif not fewer:
+        assert advice is None
+    else:
+        assert advice in fewer
+        distance = min(abs(np.log(row.k / k)) for row in fewer)
+        assert abs(np.log(advice.k / k)) == distance
+        beside = [row.relative_time for row in fewer if row.k == advice.k]
+        assert advice.relative_time == min(beside)
 
 
 def test_a_cap_is_raised_for_a_k_that_cannot_keep_it() -> None:

@@ -98,7 +98,7 @@ def _print(clients: Clients, rows: list[Prediction], row: Prediction) -> None:
     design = row.design
     print_tables(schemes_table(rows, k=row.k))
     if isinstance(design, Tiered):
-        print_tables(tiers_table(clients.profile, design))
+        print_tables(tiers_table(clients.profile, design, show=5))
     if columns := _columns(design):
         print_tables(clients_table(clients, columns, scheme=row.scheme, show=5))
     if found := getattr(design, "solution", None):

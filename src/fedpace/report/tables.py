@@ -14,6 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from fedpace.checks import IntArray
 from fedpace.clients_file import Clients
 from fedpace.profile import Profile
 from fedpace.sampling.plan import Prediction
@@ -56,9 +57,7 @@ def clients_table(
     titles = ("time, s", "importance\np·G, share", *(TITLES.get(name, name) for name in columns))
     table = new_table(f"Probabilities of {scheme}, fastest and slowest clients", "client", *titles)
     table.columns[0].overflow = "fold"
-    order = np.argsort(profile.times, kind="stable")
-    groups = [order] if order.size <= 2 * show else [order[:show], order[-show:]]
-    for group in groups:
+    for group in _ends(np.argsort(profile.times, kind="stable"), show):
         for i in group.tolist():
             table.add_row(
                 Text("".join(c if c.isprintable() else "�" for c in clients.names[i])),
@@ -70,27 +69,14 @@ def clients_table(
     return table
 
 
-def tiers_table(profile: Profile, design: Tiered) -> Table:
-    """Show each tier's clients, how often it is drawn, how long its rounds are and what they weigh.
-
-    Of many tiers, the fastest and the slowest.
-    """
-    titles = (
-        "clients",
-        "slowest, s",
-        "chance\nper round",
-        "expected\nround, s",
-        "weight of\na round",
-    )
-    table = new_table(
-        f"Tiers: {design.chances.size:,}, the fastest and the slowest", "tier", *titles
-    )
-    times, weights = design.tier_times(profile.times), design.round_weights
-    slowest = np.zeros(design.chances.size)
+def tiers_table(profile: Profile, design: Tiered, *, show: int) -> Table:
+    """Show how often the fastest and the slowest tiers are drawn, and what their rounds are."""
+    titles = ("slowest, s", "chance\nper round", "expected\nround, s", "weight of\na round")
+    table = new_table(f"Tiers: {design.chances.size:,}", "tier", "clients", *titles)
+    sizes, slowest = np.bincount(design.tiers), np.zeros(design.chances.size)
     np.maximum.at(slowest, design.tiers, profile.times)
-    sizes = np.bincount(design.tiers)
-    order = np.arange(sizes.size)
-    for group in [order] if order.size <= 10 else [order[:5], order[-5:]]:
+    times, weights = design.tier_times(profile.times), design.round_weights
+    for group in _ends(np.arange(sizes.size), show):
         for g in group.tolist():
             numbers = (slowest[g], design.chances[g], times[g], weights[g])
             table.add_row(str(g), f"{sizes[g]:,}", *(f"{each:.4g}" for each in numbers))
@@ -137,6 +123,11 @@ def new_table(title: str, first: str, *others: str) -> Table:
     for each in others:
         table.add_column(each, justify="right")
     return table
+
+
+def _ends(order: IntArray, show: int) -> list[IntArray]:
+    """Return the first and the last few, or all of them where they are few."""
+    return [order] if order.size <= 2 * show else [order[:show], order[-show:]]
 
 
 def _by_k(

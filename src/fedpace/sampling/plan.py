@@ -85,6 +85,28 @@ def plan(
             yield predict(at, name, design, each, reference=reference)
 
 
+def best(rows: Sequence[Prediction]) -> Prediction:
+    """Return the row of the least predicted time."""
+    return min(rows, key=lambda row: row.relative_time)
+
+
+def recommended(rows: Sequence[Prediction], k: int) -> Prediction | None:
+    """Return the best row, or, if that is everyone every round, the best with the reference K.
+
+    The bound charges variance at its worst, and so overstates what many clients a round are
+    worth; `full` and K ≥ N are not taken on its word. Where the reference K is not among the
+    rows, the K next to it counts; None if nothing else was compared.
+    """
+    first = best(rows)
+    if first.scheme != "full" and first.k < first.design.n:
+        return first
+    others = [row for row in rows if row.scheme != "full" and row.k < row.design.n]
+    if not others:
+        return None
+    nearest = min((row.k for row in others), key=lambda each: abs(np.log(each / k)))
+    return best([row for row in others if row.k == nearest])
+
+
 def predict(
     profile: Profile, scheme: str, design: Design, k: int, *, reference: float
 ) -> Prediction:

@@ -7,7 +7,6 @@ tiers, by one scalar root, and globally. docs/method.md has the argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -24,9 +23,13 @@ from fedpace.sampling.mean_time import Tilt, solve_mean_time, solve_tilt
 from fedpace.sampling.solution import NOTHING_LEFT, Solution, check_cap, residual
 from fedpace.sampling.tiered import Tiered, filled_places
 
-# The number of tiers of a larger fleet is chosen on this many of its clients: its tiers are so
-# narrow in time that finer ones gain nothing.
+# Up to this many clients, numbers of tiers are compared by their exact times.
+SMALL = 2**11
+# A larger fleet has no more tiers than this: they are so narrow that finer ones gain nothing. To
+# be without tiers, with the probabilities of P2, is not tried there: it takes longer than all else.
 LARGE = 2**15
+# In a large fleet every third number of tiers is tried first, then those around the best.
+COARSER = 3
 # Numbers of tiers that are tried: from one step to the next, half as many again.
 FINER = 1.5
 Moments = TypeVar("Moments", float, FloatArray)
@@ -192,19 +195,19 @@ class _Problem(NamedTuple):
         """A bound that no unbiased draw of at most K different clients can beat.
 
         It is min P3 with the constant in the place of c. Where that is negative, −d, the second
-        moment M′ of any such draw is at least the least possible M, so M′ − d ≥ (1 − d/M) M′,
-        and the bound is that share of min P3 with 0.
+        moment M′ of any such draw, times K, is at least the least possible M, so that
+        M′ − d ≥ (1 − d/M) M′, and the bound is that share of min P3 with 0. And no round is
+        shorter than the fastest client's: t_1 (M − d) is a bound, too.
         """
         profile, constant = self.profile, self.constant
-        fleet = (profile.weights, profile.times, profile.grad_norms)
-        bound = solve_mean_time(*fleet, max(constant, 0.0)).objective
-        if constant >= 0:
-            return bound
         importance = profile.importance
         inclusion = filled_places(importance, np.zeros(profile.n, dtype=np.int64), self.k)
         own = float(importance @ (importance / inclusion))
         least = self.k * self._mixed(own, float(importance.sum()) ** 2)
-        return bound * (1 + constant / least)
+        fleet = (profile.weights, profile.times, profile.grad_norms)
+        bound = solve_mean_time(*fleet, max(constant, 0.0)).objective
+        share = 1 + min(constant / least, 0.0)
+        return max(share * bound, float(profile.times.min()) * (least + constant))
 
     def cut(self, count: int) -> _Parts:
         """Cut the clients, sorted by time, into tiers that are as large as each other."""
@@ -236,7 +239,8 @@ class _Problem(NamedTuple):
         """Return T (S + c) with the norms as given, as a sum in which nothing cancels."""
         m = found.tilt.q
         importance = self.profile.weights * grad_norms
-        moments = self._moments(found.parts, importance, self._design(found.parts))
+        design = self._design(found.parts) if self.coherence else None
+        moments = self._moments(found.parts, importance, design)
         mean = self._mixed(float(importance @ importance), float(importance.sum()) ** 2)
         # A_g − Σ a² of a tier: what π < 1 adds to it.
         added = float(importance**2 @ (1 / found.parts.inclusion - 1))
@@ -293,25 +297,22 @@ class _Problem(NamedTuple):
 
 def _searched(problem: _Problem) -> tuple[_Found, int]:
     """Return the best number of tiers, or a single one with the probabilities of P2."""
-    few = _thinned(problem)
-    counts = tier_counts(few.profile.n, problem.k)
-    found = [few.solved(few.cut(count), exact=False) for count in counts]
-    count = counts[min(range(len(counts)), key=lambda at: found[at].rank)]
-    ways: list[Callable[[_Problem], _Parts]] = [lambda each: each.cut(count), _one_tier]
-    way = min(ways, key=lambda parts: few.solved(parts(few), exact=True).rank)
-    return problem.solved(way(problem), exact=True), len(counts)
+    small, large = problem.profile.n <= SMALL, problem.profile.n > LARGE
+    counts = [count for count in tier_counts(problem.profile.n, problem.k) if count <= LARGE]
+    ranks: dict[int, tuple[float, float]] = {}
 
+    def best(tried: list[int]) -> int:
+        for count in tried:
+            if count not in ranks:
+                ranks[count] = problem.solved(problem.cut(count), exact=small).rank
+        return min(ranks, key=ranks.__getitem__)
 
-def _thinned(problem: _Problem) -> _Problem:
-    """Return the problem of some clients of all speeds, where there are many."""
-    profile, n = problem.profile, problem.profile.n
-    if n <= LARGE:
-        return problem
-    some = problem.order[np.arange(LARGE) * n // LARGE]
-    p, norms = divided(profile.weights[some]), profile.grad_norms[some]
-    scale = float(p @ norms) / float(profile.importance.sum())
-    few = Profile(p, profile.times[some], norms, profile.beta_over_alpha * scale**2)
-    return problem._replace(profile=few, order=np.arange(LARGE))
+    at = counts.index(best(counts[::COARSER] if large else counts))
+    count = best(counts[max(at - COARSER + 1, 0) : at + COARSER])
+    found = problem.solved(problem.cut(count), exact=True)
+    if not large:
+        found = min(found, problem.solved(_one_tier(problem), exact=True), key=lambda way: way.rank)
+    return found, len(ranks)
 
 
 def _one_tier(problem: _Problem) -> _Parts:
