@@ -19,11 +19,11 @@ from fedpace.rounds.state import packed, unpacked
 from fedpace.sampling.design import Draw
 
 ROUNDS = 40
-# Parameters of made-up models, what spoils one update in most rounds, and learning rates: NaN
-# where the server does not know it.
+# Parameters of made-up models, what spoils one update in most rounds, and learning rates; 1 is
+# what a run gives where it does not know it.
 SIZE = 5
 BAD = (1.0, 0.0, math.nan, 1e300, 1.0, math.inf, 1e6)
-RATES = (0.1, 0.05, math.nan)
+RATES = (0.1, 0.05, 1.0)
 
 
 def check_sampler(make: Callable[[], Sampler], *, n: int = 6, seed: int = 0) -> None:
@@ -174,13 +174,11 @@ def _shown(sampler: Sampler, state: Any, row: Row, known: Known, rng: np.random.
     updates = rng.normal(size=(row.clients.size, SIZE))
     updates[0] *= BAD[row.round % len(BAD)]
     reply = Reply(row.clients, updates, row.client_seconds, row.grad_norms)
-    seen = Seen(
-        rng.normal(size=SIZE),
-        RATES[row.round % len(RATES)],
-        Draw(row.clients, row.weights),
-        reply,
-        known.weights,
-    )
+    rate = RATES[row.round % len(RATES)]
+    with np.errstate(over="ignore"):
+        residuals = updates / rate
+    draw = Draw(row.clients, row.weights)
+    seen = Seen(rng.normal(size=SIZE), rate, draw, reply, known.weights, residuals)
     before = (seen.parameters.copy(), updates.copy(), known.weights.copy())
     with np.errstate(over="ignore", invalid="ignore"):  # as in a run
         state = see(state, seen)
