@@ -40,11 +40,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "SCHEMES", "Adam", "Among", "Average", "Backend", "Design", "Draw", "Evaluation", "Everyone",
-    "History", "InputError", "Known", "Outcome", "Phase", "Piloted", "Pilots", "Plan", "Prediction",
-    "Presence", "Profile", "Reply", "RoundTimes", "Row", "Run", "Sampler", "Scheme", "Seeds",
-    "Server", "Shards", "Simulator", "Solution", "Solve", "Split", "Steady", "Stop", "Systematic",
-    "Task", "TierSolution", "Tiered", "TooFewClientsError", "Varying", "WarmUp", "WithReplacement",
-    "Yogi", "constant", "convergence_bound", "expected_round_time", "inverse", "mean_round_time",
-    "plan", "predicted_rounds", "predicted_time", "round_time_gradient", "sampler_for",
-    "solve_max_time", "solve_mean_time", "solve_tiers", "train", "variance_term",
+    "History", "InputError", "Known", "Outcome", "Pace", "Phase", "Piloted", "Pilots",
+    "Plan", "Prediction", "Presence", "Profile", "Reply", "RoundTimes", "Row", "Run", "Sampler",
+    "Scheme", "Seeds", "Server", "Shards", "Simulator", "Solution", "Solve", "Split",
+    "Steady", "Stop", "Systematic", "Task", "TierSolution", "Tiered", "TooFewClientsError",
+    "Varying", "WarmUp", "WithReplacement", "Yogi", "constant", "convergence_bound",
+    "expected_round_time", "inverse", "mean_round_time", "plan", "predicted_rounds",
+    "predicted_time", "round_time_gradient", "sampler_for", "solve_max_time", "solve_mean_time",
+    "solve_tiers", "train", "variance_term",
 ]  # fmt: skip

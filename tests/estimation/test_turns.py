@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
-from fedpace.estimation.turns import PATIENCE, Balance, balanced, even_balance, turn_of
+from fedpace.estimation.turns import PATIENCE, Balance, balanced, even_balance, grown, turn_of
 from fedpace.sampling.tiered import Tiered, filled_places
 from tests.rounds.fakes import row
 
@@ -183,11 +183,25 @@ def test_absences_by_chance_leave_tiers_their_share() -> None:
     np.testing.assert_allclose(sums, np.bincount(design.tiers, design.weights), rtol=0.05)
 
 
+@pytest.mark.parametrize("before", [10, 1000])
+def test_newcomers_do_not_have_every_turn(before: int) -> None:
+    p = np.random.default_rng(2).random(24) + 0.2
+    rounds = Rounds(20)
+    rounds.go(tiered(20, 20, 4, 0, p[:20]), before)
+    design = tiered(24, 24, 6, 1, p)
+    rounds.balance = grown(rounds.balance, 24)
+    rounds.go(design, 200)
+    late = np.bincount(rounds.turns[-200:], minlength=6)
+    assert np.abs(late - 200 * design.chances).max() <= 4
+    assert rounds.turns[before : before + 20].count(5) <= 20 * design.chances[5] + 3
+
+
 def test_newcomers_are_owed_from_when_they_come() -> None:
     p = np.random.default_rng(2).random(24) + 0.2
     rounds = Rounds(20)
     rounds.go(tiered(20, 20, 4, 0, p[:20]), 10)
     design = tiered(24, 24, 6, 1, p)
+    rounds.balance = grown(rounds.balance, 24)
     rounds.go(design, 300)
     received = np.bincount(design.tiers, rounds.balance["received"])
     late = design.tiers >= 5

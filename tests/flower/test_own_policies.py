@@ -11,7 +11,18 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, MetricRecord
 
-from fedpace import Adam, Design, Profile, Stop, WithReplacement, constant, sampler_for, train
+from fedpace import (
+    Adam,
+    Design,
+    Pace,
+    Profile,
+    Solve,
+    Stop,
+    WithReplacement,
+    constant,
+    sampler_for,
+    train,
+)
 from fedpace.cli import main
 from fedpace.errors import InputError
 from fedpace.estimation.policy import named
@@ -19,6 +30,7 @@ from fedpace.flower import AdaptiveSampling, Pilots, WarmUp
 from fedpace.rounds.state import STRUCTURE, packed
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
+from fedpace.studies.store import Store
 from tests.flower import federation
 from tests.flower.federation import CLIENTS, RATE, START, as_vector, client_app, steady, strategy_on
 from tests.flower.memory_grid import MemoryGrid
@@ -63,6 +75,8 @@ def trained(
 
 
 OWN: dict[str, Any] = {
+    "pace": {"scheme": "pace", "refresh": 3},
+    "pace with a memory": {"scheme": "pace", "server": "memory"},
     "an object": {"scheme": Curious(k=4)},
     "a class": {"scheme": Curious},
     "a name": {"scheme": f"{EXAMPLE}:Curious"},
@@ -128,6 +142,59 @@ def test_a_scheme_that_is_a_function_learns_first_unless_it_says_that_it_need_no
         assert strategy.outcome is not None
         q = strategy.outcome.design.q  # type: ignore[attr-defined]
         np.testing.assert_allclose(q, squared(strategy.outcome.profile, 4).q)  # type: ignore[attr-defined]
+
+
+def test_by_default_it_is_pace_with_its_own_warm_up_and_no_cap() -> None:
+    strategy = AdaptiveSampling(k=10)
+    pace = strategy.sampler()
+    assert isinstance(pace, Pace)
+    assert (pace.k, pace.warm_up, pace.refresh, pace.max_weight) == (10, 3, 10, None)
+    assert strategy.learning_rounds == 3
+    assert strategy.about()["flower"] == "pace"
+    assert strategy.about()["pilots"] == {"rounds": 3}
+    given = AdaptiveSampling(10, pilots=WarmUp(7), max_weight=0.5, refresh=4, c_over_s0=2.0)
+    pace = given.sampler()
+    assert isinstance(pace, Pace)
+    assert (pace.warm_up, pace.max_weight, pace.refresh, pace.c_over_s0) == (7, 0.5, 4, 2.0)
+    assert given.learning_rounds == 7
+    (doubt,) = AdaptiveSampling(10).doubts(3, evaluated=True)
+    assert doubt.startswith("no round is drawn by pace")
+
+
+@pytest.mark.parametrize(
+    ("settings", "warm_up", "cap"),
+    [
+        ({"scheme": "optimal-mean"}, 10, 1.0),
+        ({"scheme": "optimal-mean", "max_weight": None}, 10, None),
+        ({"scheme": SCHEMES["optimal-max"], "max_weight": 2.0, "pilots": WarmUp(4)}, 4, 2.0),
+        ({"scheme": "optimal-mean-no-pilots"}, 3, 1.0),
+        ({"scheme": squared}, 10, 1.0),
+    ],
+)
+def test_a_scheme_has_its_usual_warm_up_and_cap(
+    settings: dict[str, Any], warm_up: int, cap: float | None
+) -> None:
+    strategy = AdaptiveSampling(4, **settings)
+    sampler = strategy.sampler()
+    assert isinstance(sampler, Solve)
+    assert (sampler.warm_up, sampler.max_weight) == (warm_up, cap)
+    assert strategy.learning_rounds == warm_up
+    assert strategy.about()["max_weight"] == cap
+
+
+def test_the_default_trains_and_draws_tiers_in_turn(tmp_path: Path) -> None:
+    grid = federation.grid_with(norms=False)
+    strategy = AdaptiveSampling(
+        k=4, fraction_evaluate=0.0, expected_nodes=CLIENTS, clock=grid.clock, out=tmp_path
+    )
+    strategy.start(grid, START, num_rounds=20)
+    rows = strategy.history.rows
+    assert {row.phase for row in rows[4:]} == {"train"}
+    assert {row.tier for row in rows[4:]} == {0, 1, 2}
+    assert "measured on" in rows[-1].why
+    (stored,) = Store(tmp_path).runs()
+    assert (stored.scheme, stored.study.sampling.max_weight) == ("pace", None)
+    assert stored.study.sampling.warm_up == 3
 
 
 class WithoutK:

@@ -258,6 +258,8 @@ def test_with_steps_and_rate_the_length_of_the_update_is_a_gradient_norm() -> No
         ({"k": 2, "deadline": 0.0}, "deadline must be positive"),
         ({"k": 2, "fraction_evaluate": 1.5}, "fraction_evaluate must lie"),
         ({"k": 2, "refresh": 0}, "refresh must be at least 1"),
+        ({"k": 4, "max_weight": "most"}, "max_weight must be"),
+        ({"k": 4, "c_over_s0": -1.0}, "c_over_s0 must be positive"),
         ({"k": 4, "max_weight": 0.2}, "max_weight must be at least 1/k = 0.25, got 0.2"),
         ({"k": 4, "pilots": WarmUp(0)}, "pilots.rounds must be at least 1, got 0"),
     ],

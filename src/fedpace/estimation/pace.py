@@ -19,7 +19,7 @@ from fedpace.estimation.agreement import (
 )
 from fedpace.estimation.learned import Learned, estimated_times, learn, nothing_learned, snapshot
 from fedpace.estimation.solve import WARM_UP, LatestPlan
-from fedpace.estimation.turns import Balance, balanced, even_balance, turn_of
+from fedpace.estimation.turns import Balance, balanced, even_balance, grown, turn_of
 from fedpace.profile import Profile
 from fedpace.remote.screening import FEWEST, LARGEST_NORM, LONGEST_UPDATE
 from fedpace.rounds.memory import Memory
@@ -150,6 +150,7 @@ class Pace:
 
     def see(self, state: PaceState, seen: Seen) -> PaceState:
         """Learn from the updates themselves: their lengths, and how they change."""
+        state["balance"] = grown(state["balance"], seen.weights.size)
         seen = _believed(seen, state["norms"])
         rate, first = seen.learning_rate, state["rates"][0]
         state["rates"] = [rate if math.isnan(first) else first, rate]

@@ -15,9 +15,6 @@ from fedpace.rounds.rows import Row
 from fedpace.rounds.run import Outcome
 from fedpace.rounds.state import State
 
-# What a study says about sampling under the same names.
-SAMPLING = ("max_weight", "c_over_s0", "refresh")
-
 
 class FleetCheckpoint(Checkpoint):
     """A checkpoint that also keeps who is who."""
@@ -46,14 +43,17 @@ def stored(out: Path, settings: Settings, outcome: Outcome, *, rounds: int, clie
     from fedpace.studies.store import Store
     from fedpace.studies.study import Study
 
-    pilots = settings.pilots
+    pilots = settings.learning
     warm_up = None if isinstance(pilots, Pilots) else pilots.rounds
     sections = {
         "name": "flower",
         "title": f"Flower federation of {clients} clients",
         "data": {"kind": "own", "clients": clients},
         "training": {"k": settings.k, "server": settings.server_name},
-        "sampling": {name: getattr(settings, name) for name in SAMPLING} | {"warm_up": warm_up},
+        "sampling": {
+            "max_weight": settings.cap, "c_over_s0": settings.c_over_s0,
+            "refresh": settings.refresh, "warm_up": warm_up,
+        },
         "pilots": asdict(pilots) if warm_up is None else None,
         "stop": {
             "loss": settings.target_loss, "accuracy": settings.target_accuracy, "rounds": rounds,

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedpace.checks import positive_count
 from fedpace.errors import InputError
+from fedpace.estimation.pace import Pace
 from fedpace.estimation.pilots import Piloted
-from fedpace.estimation.policy import Pilots, WarmUp, sampler_for
+from fedpace.estimation.policy import (
+    SAMPLERS,
+    USUAL,
+    USUAL_WARM_UP,
+    Pilots,
+    WarmUp,
+    sampler_for,
+)
 from fedpace.estimation.solve import WARM_UP, Solve
 from fedpace.lookup import fingerprint, label
 from fedpace.remote.waiting import WALL, Clock
-from fedpace.rounds.sampler import Sampler
+from fedpace.rounds.sampler import Sampler, phase_of
 from fedpace.rounds.schedules import Schedule
 from fedpace.rounds.server import Server, server_named
 from fedpace.sampling.schemes import SCHEMES, Scheme
@@ -38,23 +46,27 @@ class Settings:
     Parameters
     ----------
     k : int ≥ 1
-        K, the draws per round, with replacement: at most K clients get a message.
+        K, the clients in a round; schemes draw with replacement, so that at most K get a message.
     scheme : str, Scheme, Sampler, or a class of samplers
-        full, uniform, weighted, statistical, optimal-mean or optimal-max; `file.py:name` or
-        `module:name` for your own, or your own itself. A class is called with `k=k`.
+        pace, which needs no setting; full, uniform, weighted, statistical, optimal-mean,
+        optimal-max, …; `file.py:name` or `module:name` for your own, or your own itself. A class
+        is called with `k=k`.
     server : str or Server
         What becomes of the replies: average, memory, adam:RATE, yogi:RATE; `file.py:name`, or your
         own itself. auto is memory for `pace`, the average for all others.
-    max_weight : float > 0, optional
-        Caps p_i / (K q_i), at least 1/k. At 1 one draw moves the model no farther than the client's
-        own update, unless the client seldom answers and its update is made to count for more.
-    pilots : WarmUp or Pilots
+    max_weight : float > 0, None, or "usual"
+        Caps the weight of one draw, p_i / (K q_i) in a scheme, at least 1/k; None for no cap. Usual
+        is 1 for a scheme, and None for pace, which caps the weight of a round by itself. At 1 one
+        draw moves the model no farther than the client's own update, unless the client seldom
+        answers and its update is made to count for more.
+    pilots : WarmUp or Pilots, optional
         How to learn before the first optimal draw: some rounds of weighted sampling that count as
-        training, or the two pilots of the paper's Algorithm 2.
+        training, or, for a scheme, the two pilots of the paper's Algorithm 2. By default a warm-up
+        of three rounds for pace, and of ten for a scheme that learns.
     refresh : int ≥ 1
         Rounds after which the probabilities are solved for again, and new nodes join the draw.
     c_over_s0 : float ≥ 0, optional
-        c = β/α in units of S_0; without it 1, or what two pilots tell.
+        c = β/α in units of S_0; without it 1, or what two pilots tell, or what pace measures.
     seed : int ≥ 0
         For the draws.
     deadline : float > 0, seconds, optional
@@ -89,11 +101,11 @@ class Settings:
     """
 
     k: int
-    scheme: str | Scheme | Sampler | type[Any] = "optimal-mean"
+    scheme: str | Scheme | Sampler | type[Any] = "pace"
     _: KW_ONLY
     server: str | Server = "auto"
-    max_weight: float | None = 1.0
-    pilots: WarmUp | Pilots = field(default=WarmUp(10))
+    max_weight: float | Literal["usual"] | None = "usual"
+    pilots: WarmUp | Pilots | None = None
     refresh: int = 10
     c_over_s0: float | None = None
     seed: int = 0
@@ -117,9 +129,9 @@ class Settings:
         positive_count("k", self.k)
         positive_count("min_available_nodes", self.min_available_nodes, "give 2")
         remedy = "give WarmUp(10), or a scheme that learns nothing"
-        positive_count("pilots.rounds", self.pilots.rounds, remedy)
-        if self.max_weight is not None:
-            check_cap("max_weight", self.max_weight, self.k)
+        positive_count("pilots.rounds", self.learning.rounds, remedy)
+        if self.cap is not None:
+            check_cap("max_weight", self.cap, self.k)
         if not 0 <= (share := self.fraction_evaluate) <= 1:
             raise InputError(f"fraction_evaluate must lie in [0, 1], got {share}; give 1 for all")
         if self.deadline is not None and not self.deadline > 0:
@@ -129,8 +141,29 @@ class Settings:
 
     def sampler(self) -> Sampler:
         """Return what a run draws by."""
-        settings = {name: getattr(self, name) for name in ("refresh", "max_weight", "c_over_s0")}
-        return sampler_for(self.scheme, self.k, learn=self.pilots, **settings)
+        return sampler_for(
+            self.scheme,
+            self.k,
+            learn=self.learning,
+            refresh=self.refresh,
+            max_weight=self.cap,
+            c_over_s0=self.c_over_s0,
+        )
+
+    @property
+    def cap(self) -> float | None:
+        """The cap on the weight of one draw: as given, or the usual one."""
+        if self.max_weight == "usual":
+            return None if isinstance(self.scheme, str) and self.scheme == "pace" else 1.0
+        return self.max_weight
+
+    @property
+    def learning(self) -> WarmUp | Pilots:
+        """How to learn before the first optimal draw: as given, or the usual way."""
+        if self.pilots is not None:
+            return self.pilots
+        short = isinstance(self.scheme, str) and self.scheme in SAMPLERS
+        return WarmUp(USUAL["warm_up"] if short else USUAL_WARM_UP)
 
     def made_server(self) -> Server:
         """Return what makes the next model."""
@@ -160,7 +193,7 @@ class Settings:
         sampler = self.sampler()
         if isinstance(sampler, Piloted):
             return sampler.pilot_rounds
-        if isinstance(sampler, Solve) and sampler.phase(sampler.init(1)) is WARM_UP:
+        if isinstance(sampler, Solve | Pace) and phase_of(sampler, sampler.init(1)) is WARM_UP:
             return sampler.warm_up
         return 0
 
@@ -175,8 +208,9 @@ class Settings:
             "flower": self.scheme_name,
             "server": self.server_name,
             "sources": [fingerprint(self.scheme), fingerprint(self.server)],
-            **{name: getattr(self, name) for name in ("k", "seed", "max_weight", "c_over_s0")},
-            "pilots": asdict(self.pilots),
+            **{name: getattr(self, name) for name in ("k", "seed", "c_over_s0")},
+            "max_weight": self.cap,
+            "pilots": asdict(self.learning),
         }
 
     def doubts(self, rounds: int, *, evaluated: bool) -> Iterator[str]:

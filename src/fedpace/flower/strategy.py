@@ -39,7 +39,7 @@ class AdaptiveSampling(Settings, Strategy):
 
     ::
 
-        strategy = AdaptiveSampling(k=10, scheme="optimal-mean")
+        strategy = AdaptiveSampling(k=10)
         result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=100)
         strategy.history.write_csv(Path("history.csv"))
 
@@ -179,7 +179,7 @@ class AdaptiveSampling(Settings, Strategy):
         scheme, server = self.scheme_name, self.server_name
         log.info("fedpace: %s, K = %d, seed %d, server %s", scheme, self.k, self.seed, server)
         if self.learning_rounds:
-            log.info("fedpace: %s, solved again every %d rounds", self.pilots, self.refresh)
+            log.info("fedpace: %s, solved again every %d rounds", self.learning, self.refresh)
 
     def _warn(self, rounds: int, *, evaluated: bool) -> None:
         if type(self).aggregate_train is not AdaptiveSampling.aggregate_train:
