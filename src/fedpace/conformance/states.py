@@ -14,7 +14,7 @@ from fedpace.rounds.backend import Reply
 from fedpace.rounds.rows import Row
 from fedpace.rounds.sampler import Known, Sampler, phase_of, plan_of
 from fedpace.rounds.seen import Seen
-from fedpace.rounds.server import Server
+from fedpace.rounds.server import Server, next_model
 from fedpace.rounds.state import packed, unpacked
 from fedpace.sampling.design import Draw
 
@@ -93,8 +93,10 @@ def check_server(make: Callable[[], Server], *, size: int = 5, seed: int = 0) ->
         stored = _stored(state, index)
         state = unpacked(packed(state))
         before = parameters.copy()
-        after, next_state = server.apply(state, parameters, draw, reply)
-        again, _ = make().apply(stored, before.copy(), draw, reply)
+        shares = np.full(4 + index, 1 / (4 + index))
+        seen = Seen(parameters, 0.1, draw, reply, shares, reply.updates / 0.1)
+        after, next_state = next_model(server, state, seen)
+        again, _ = next_model(make(), stored, seen._replace(parameters=before.copy()))
         must(np.array_equal(parameters, before), f"round {index}: the old model must stay as it is")
         must(
             after.shape == (size,) and bool(np.isfinite(after).all()),
