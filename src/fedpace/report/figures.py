@@ -33,9 +33,10 @@ COLOURS = {
     "statistical": "#009E73",
     "optimal-mean": "#E69F00",
     "optimal-max": "#D55E00",
+    "optimal-tiers": "#0072B2",
 }
 # For schemes of a user's own: what is left of Okabe and Ito's colours, and Tol's.
-OTHER_COLOURS = ("#CC79A7", "#0072B2", "#882255", "#44AA99", "#AA4499", "#999933")
+OTHER_COLOURS = ("#CC79A7", "#332288", "#882255", "#44AA99", "#AA4499", "#999933")
 # A colour's lighter shade is mixed with so much white.
 PALE = 0.6
 

@@ -30,7 +30,12 @@ COLOUR_BAR = {
     "ticktext": [f"{value:g}" for value in COLOUR_TICKS],
 }
 COLOURED = {"size": 8, "colorscale": "Viridis", "showscale": True, "colorbar": COLOUR_BAR}
-DASHES = {"weighted": "dash", "statistical": "dashdot", "optimal-max": "longdash"}
+DASHES = {
+    "weighted": "dash",
+    "statistical": "dashdot",
+    "optimal-max": "longdash",
+    "optimal-tiers": "longdashdot",
+}
 GREY = "#555"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 # Of shapes, and of letters to the right of their x.

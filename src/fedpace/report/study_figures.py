@@ -29,7 +29,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Told apart by more than colour, in print too.
-DASHES = {"weighted": "--", "statistical": "-.", "optimal-max": (0, (6, 1.5))}
+DASHES = {
+    "weighted": "--",
+    "statistical": "-.",
+    "optimal-max": (0, (6, 1.5)),
+    "optimal-tiers": (0, (6, 1.5, 1, 1.5)),
+}
 # The three figures of a setup: file name, ordinate, abscissa.
 CURVES: tuple[tuple[str, Ordinate, Abscissa], ...] = (
     ("loss-seconds", "loss", "seconds"),
