@@ -24,7 +24,9 @@ CHANGES = (
     "name=small", "stop.loss=1.75", "stop.rounds=25", "paper.uniform=30.0",
     "paper.optimal-mean=10.0",
 )  # fmt: skip
-SCHEMES = ("full", "uniform", "weighted", "statistical", "optimal-mean", "optimal-max")
+SCHEMES = (
+    "full", "uniform", "weighted", "statistical", "optimal-mean", "optimal-max", "optimal-tiers",
+)  # fmt: skip
 # phase, round, seconds, loss, accuracy
 Line = tuple[str, int, float, float, float]
 START: Line = ("train", 0, 0.0, 2.0, 1.0)

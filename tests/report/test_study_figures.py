@@ -83,7 +83,7 @@ def test_target_and_pilots_are_marked_and_everything_is_in_view(summary: Summary
 def test_no_two_schemes_look_alike(summary: Summary) -> None:
     axes = only_axes(curve_figure(summary, "loss", "seconds"))
     looks = [line.get_color() for line in axes.lines if line.get_label() in summary.setup.schemes]
-    assert len(set(looks)) == len(looks) == 6
+    assert len(set(looks)) == len(looks) == 7
 
 
 def test_units_are_named(summary: Summary) -> None:
@@ -101,7 +101,7 @@ def test_a_target_that_nobody_reached_is_drawn_all_the_same(tmp_path: Path) -> N
 
 def test_probabilities_are_drawn_for_each_optimising_scheme(summary: Summary) -> None:
     figure = chances_figure(summary.setup)
-    panels = figure.axes[:3]
+    panels = figure.axes[:4]
     for axes, (scheme, run, q) in zip(panels, optimising(summary.setup), strict=True):
         assert axes.get_title(loc="left") == f"{scheme}, seed 0"
         (points,) = axes.collections
@@ -137,7 +137,7 @@ def test_every_figure_is_written_as_png_and_pdf(
         else:
             with Image.open(path) as picture:
                 assert picture.width > 900
-    assert len(paths) == 24
+    assert len(paths) == 26
 
 
 def test_a_scheme_of_your_own_has_a_file_in_the_same_folder(tmp_path: Path) -> None:

@@ -123,6 +123,17 @@ def test_everyone_every_round_is_never_recommended(fleet: Fleet, k: int, others:
         assert advice.relative_time == min(beside)
 
 
+def test_the_best_is_recommended_where_it_draws_some_only() -> None:
+    profile = Profile(np.full(10, 0.1), [*[1.0] * 9, 1000.0], np.ones(10), 100.0)
+    rows = list(plan(profile, 2, ks=[1, 2], schemes=["full", "uniform"]))
+    assert recommended(rows, 2) is best(rows) is rows[1]
+
+
+def test_nothing_is_recommended_where_only_everyone_was_compared() -> None:
+    rows = list(plan(Profile(*random_fleet(5, 0)), 2, ks=[2, 5], schemes=["full"]))
+    assert recommended(rows, 2) is None
+
+
 def test_a_cap_is_raised_for_a_k_that_cannot_keep_it() -> None:
     fleet = random_fleet(6, 1)
     rows = list(

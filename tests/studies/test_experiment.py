@@ -13,6 +13,7 @@ from fedpace.rounds.run import Outcome
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import Everyone, WithReplacement
 from fedpace.sampling.schemes import SCHEMES, needs_counts_only
+from fedpace.sampling.tiered import Tiered
 from fedpace.seeds import Seeds
 from fedpace.studies.experiment import (
     check_at_hand,
@@ -153,7 +154,8 @@ def test_only_schemes_that_need_to_learn_something_have_pilots(scheme: str) -> N
     learns = scheme in LEARNING
     assert phases == ({"pilot-uniform", "pilot-weighted", "train"} if learns else {"train"})
     assert (RATIO in outcome.notes) == learns
-    assert isinstance(outcome.design, Everyone if scheme == "full" else WithReplacement)
+    kinds = {"full": Everyone, "optimal-tiers": Tiered}
+    assert isinstance(outcome.design, kinds.get(scheme, WithReplacement))
     assert outcome.state.ended == "rounds"
 
 
