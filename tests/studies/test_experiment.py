@@ -250,7 +250,8 @@ def test_the_cap_on_the_weights_is_kept() -> None:
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [
-        (["stop.loss=100"], "target loss"),
+        (["stop.loss=100", "stop.sustained=false"], "target loss"),
+        (["stop.loss=100", "stop.rounds=12"], "target loss"),
         (["stop.accuracy=0.0001"], "target accuracy"),
         (["stop.seconds=0.001"], "seconds"),
     ],
