@@ -2,6 +2,7 @@
 
 from fedpace.data.shards import Shards, Split
 from fedpace.errors import InputError, TooFewClientsError
+from fedpace.estimation.pace import Pace
 from fedpace.estimation.pilots import Piloted
 from fedpace.estimation.policy import Pilots, WarmUp, sampler_for
 from fedpace.estimation.solve import Solve

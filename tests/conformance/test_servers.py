@@ -8,9 +8,10 @@ import pytest
 from fedpace import Adam, Average, Draw, Reply, Server, Yogi
 from fedpace.checks import FloatArray
 from fedpace.conformance import check_server
+from fedpace.rounds.memory import Memory
 
 
-@pytest.mark.parametrize("server", [Average, Adam, Yogi])
+@pytest.mark.parametrize("server", [Average, Adam, Yogi, Memory])
 def test_every_server_passes(server: type[Server]) -> None:
     check_server(server)
 

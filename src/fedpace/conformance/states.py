@@ -93,8 +93,11 @@ def check_server(make: Callable[[], Server], *, size: int = 5, seed: int = 0) ->
         stored = _stored(state, index)
         state = unpacked(packed(state))
         before = parameters.copy()
-        after, next_state = server.apply(state, parameters, draw, reply)
-        again, _ = make().apply(stored, before.copy(), draw, reply)
+        shares = np.full(4 + index, 1 / (4 + index))
+        seen = Seen(before, RATES[index % 2], draw, reply, shares)
+        more = {"seen": seen} if getattr(server, "informed", False) else {}
+        after, next_state = server.apply(state, parameters, draw, reply, **more)
+        again, _ = make().apply(stored, before.copy(), draw, reply, **more)
         must(np.array_equal(parameters, before), f"round {index}: the old model must stay as it is")
         must(
             after.shape == (size,) and bool(np.isfinite(after).all()),
