@@ -25,8 +25,8 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "flower"
-SCHEMES = ("fedavg", "uniform", "optimal-mean", "optimal-max")
-DEFAULT = ("fedavg", "optimal-mean")
+SCHEMES = ("fedavg", "uniform", "optimal-mean", "optimal-max", "pace")
+DEFAULT = ("fedavg", "optimal-mean", "pace")
 # Such that FedAvg needs some thirty rounds.
 STEPS, RATE = 10, 0.003
 FASTEST, SLOWEST = 0.2, 7.0
@@ -96,9 +96,9 @@ def shown(rows: dict[str, list[dict[str, Any]]], target: float) -> None:
         scheme: next((row for row in found if row["loss"] <= target), None)
         for scheme, found in rows.items()
     }
-    ours = reached.get("optimal-mean")
+    ours = reached.get("pace")
     print(f"\nTime to a loss of {target}\n")
-    print("| scheme | seconds | rounds | seconds a round | over optimal-mean |")
+    print("| scheme | seconds | rounds | seconds a round | over pace |")
     print("|---|---:|---:|---:|---:|")
     for scheme, found in rows.items():
         last = found[-1]

@@ -73,6 +73,8 @@ def chosen(scheme: str, k: int, nodes: int) -> Strategy:
             min_train_nodes=k,
             min_available_nodes=nodes,
         )
+    if scheme == "pace":
+        return AdaptiveSampling(k, expected_nodes=nodes, fraction_evaluate=0.0)
     return AdaptiveSampling(
         k, scheme, pilots=WarmUp(5), refresh=5, expected_nodes=nodes, fraction_evaluate=0.0
     )

@@ -8,10 +8,12 @@ from fedpace.estimation.policy import Pilots, WarmUp, sampler_for
 from fedpace.estimation.solve import Solve
 from fedpace.profile import Profile
 from fedpace.rounds.backend import Backend, Evaluation, Reply, Task
+from fedpace.rounds.memory import Memory
 from fedpace.rounds.rows import History, Row
 from fedpace.rounds.run import Outcome, Run, train
 from fedpace.rounds.sampler import Known, Phase, Plan, Sampler
 from fedpace.rounds.schedules import constant, inverse
+from fedpace.rounds.seen import Seen
 from fedpace.rounds.server import Adam, Average, Server, Yogi
 from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop
@@ -41,9 +43,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "SCHEMES", "Adam", "Among", "Average", "Backend", "Design", "Draw", "Evaluation", "Everyone",
-    "History", "InputError", "Known", "Outcome", "Pace", "Phase", "Piloted", "Pilots",
+    "History", "InputError", "Known", "Memory", "Outcome", "Pace", "Phase", "Piloted", "Pilots",
     "Plan", "Prediction", "Presence", "Profile", "Reply", "RoundTimes", "Row", "Run", "Sampler",
-    "Scheme", "Seeds", "Server", "Shards", "Simulator", "Solution", "Solve", "Split",
+    "Scheme", "Seeds", "Seen", "Server", "Shards", "Simulator", "Solution", "Solve", "Split",
     "Steady", "Stop", "Systematic", "Task", "TierSolution", "Tiered", "TooFewClientsError",
     "Varying", "WarmUp", "WithReplacement", "Yogi", "constant", "convergence_bound",
     "expected_round_time", "inverse", "mean_round_time", "plan", "predicted_rounds",

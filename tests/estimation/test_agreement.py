@@ -31,7 +31,7 @@ def seen(
 ) -> Seen:
     numbers, ones = np.array(clients), np.ones(len(clients))
     draw, reply = Draw(numbers, 0.5 * ones), Reply(numbers, updates, ones, ones)
-    return Seen(model, rate, draw, reply, np.full(n, 1 / n))
+    return Seen(model, rate, draw, reply, np.full(n, 1 / n), reply.updates / rate)
 
 
 class Quadratic:

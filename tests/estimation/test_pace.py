@@ -41,7 +41,7 @@ def seen(
     numbers, ones = np.array(clients), np.ones(len(clients))
     parameters = np.zeros(rows.shape[1]) if model is None else np.array(model, dtype=np.float64)
     draw, reply = Draw(numbers, ones / 2), Reply(numbers, rows, ones, ones)
-    return Seen(parameters, rate, draw, reply, np.full(n, 1 / n), rows / rate)
+    return Seen(parameters, rate, draw, reply, np.full(n, 1 / n), reply.updates / rate)
 
 
 def solved(pace: Pace, state: PaceState, **known: Any) -> Plan:
@@ -220,14 +220,14 @@ def test_the_weight_of_a_round_may_grow_as_the_rate_falls() -> None:
         for _ in range(3):
             state = pace.observe(state, row([0, 1]))
         weights.append(state["basis"]["round_weight"])
-    least, most = pace.round_weights
-    assert weights == pytest.approx([least, 2 * least, most])
+    expected = [1.5, 2 * 1.5, 10.0]
+    assert weights == pytest.approx(expected)
 
 
 def test_rounds_weigh_at_most_what_they_may() -> None:
     outcome = trained(Pace(k=2, c_over_s0=100.0), schedule=constant(0.1), rounds=40)
     assert isinstance(outcome.design, Tiered)
-    assert outcome.design.round_weights.max() <= Pace(k=2).round_weights[0] * (1 + 1e-6)
+    assert outcome.design.round_weights.max() <= 1.5 * (1 + 1e-6)
 
 
 def test_without_a_learning_rate_all_is_learned_as_with_a_constant_one() -> None:

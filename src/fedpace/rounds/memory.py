@@ -91,8 +91,9 @@ class Memory:
     def _kept(
         self, state: Remembered, seen: Seen, before: FloatArray, latest: FloatArray
     ) -> Remembered:
-        clients = seen.draw.clients
-        importance = seen.draw.weights * seen.weights[clients]
+        fine = np.isfinite(latest).all(axis=1)
+        latest, before, clients = latest[fine], before[fine], seen.draw.clients[fine]
+        importance = seen.draw.weights[fine] * seen.weights[clients]
         agreed = float(importance @ np.vecdot(latest, before))
         squares = float(importance @ np.vecdot(before, before))
         others = ~np.isin(state["clients"], clients)

@@ -120,6 +120,12 @@ class Yogi(Adam):
         return moved
 
 
+def next_model(server: Server, state: Any, seen: Seen) -> tuple[FloatArray, Any]:
+    """Return what a server makes of a round, and its state after it."""
+    more = {"seen": seen} if getattr(server, "informed", False) else {}
+    return server.apply(state, seen.parameters, seen.draw, seen.reply, **more)
+
+
 def applied(
     state: State,
     server: Server,
@@ -145,8 +151,7 @@ def applied(
     seen = Seen(state.parameters, rate, used, reply, weights)
     if reply.clients.size:
         seen = seen._replace(residuals=residuals(server, state.server, seen))
-        more = {"seen": seen} if getattr(server, "informed", False) else {}
-        parameters, memory = server.apply(state.server, state.parameters, used, reply, **more)
+        parameters, memory = next_model(server, state.server, seen)
         state = state._replace(parameters=parameters, server=memory)
     asked[draw.clients] += 1
     answered[reply.clients] += 1
