@@ -11,11 +11,12 @@ import pytest
 from fedpace.errors import InputError
 from fedpace.estimation.policy import Pilots, WarmUp, sampler_for
 from fedpace.rounds.checkpoint import Checkpoint
+from fedpace.rounds.memory import Memory
 from fedpace.rounds.rows import Row
 from fedpace.rounds.run import Outcome, Run, train
 from fedpace.rounds.sampler import Sampler
 from fedpace.rounds.schedules import Schedule, inverse
-from fedpace.rounds.server import Adam, Average, Server, Yogi
+from fedpace.rounds.server import Adam, Average, Yogi
 from fedpace.rounds.state import State
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import WithReplacement
@@ -34,7 +35,12 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
         "statistical", 3, learn=Pilots([1.0, 0.9, 0.8], 4), refresh=3
     ),
 }
-SERVERS: dict[str, Server] = {"average": Average(), "adam": Adam(0.1), "yogi": Yogi(0.1)}
+SERVERS: dict[str, Any] = {
+    "average": Average(),
+    "adam": Adam(0.1),
+    "yogi": Yogi(0.1),
+    "memory": Memory(),
+}
 
 
 class Mortal(Checkpoint):
@@ -92,7 +98,7 @@ def test_a_run_ended_every_few_rounds_comes_to_the_same(
     assert rounds == list(range(rounds[0], rounds[0] + len(rounds)))
 
 
-@pytest.mark.parametrize("server", ["adam", "yogi"])
+@pytest.mark.parametrize("server", ["adam", "yogi", "memory"])
 @pytest.mark.parametrize("sampler", ["warm-up and refresh", "pilots", "pace"])
 def test_a_servers_memory_is_kept(server: str, sampler: str, tmp_path: Path) -> None:
     outcome = run_in_pieces(tmp_path / "checkpoint.npz", sampler, 2, server=server)

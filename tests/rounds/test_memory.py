@@ -22,7 +22,7 @@ from fedpace.sampling.design import Draw, WithReplacement
 from fedpace.sampling.tiered import Tiered
 from fedpace.seeds import Seeds
 
-from .fakes import Fixed, small_simulator
+from .fakes import Fixed, Fleet, small_simulator
 
 N, SIZE, RATE = 5, 3, 0.1
 SHARES = np.array([0.4, 0.2, 0.2, 0.1, 0.1])
@@ -159,3 +159,13 @@ def test_a_run_with_memory_learns_and_remembers_everyone() -> None:
     outcome = train(backend, Fixed(design), server=Memory(), **how)
     assert outcome.history.rows[-1].loss < 0.9 * outcome.history.rows[0].loss
     assert sorted(outcome.state.server["clients"].tolist()) == list(range(6))
+
+
+def test_a_rate_that_nobody_knows_is_taken_to_be_constant() -> None:
+    models = []
+    for rate in (0.1, float("nan")):
+        fleet = Fleet()
+        fixed = Fixed(WithReplacement(np.full(4, 1 / 4), 2, fleet.weights))
+        how: dict[str, Any] = {"stop": Stop(rounds=12), "seeds": Seeds(0), "server": Memory()}
+        models.append(train(fleet, fixed, schedule=constant(rate), **how).state.parameters)
+    np.testing.assert_allclose(models[0], models[1], rtol=1e-5)

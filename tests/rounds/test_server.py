@@ -12,6 +12,7 @@ import pytest
 from fedpace.conformance import check_server
 from fedpace.errors import InputError
 from fedpace.rounds.backend import Reply
+from fedpace.rounds.memory import Memory
 from fedpace.rounds.run import train
 from fedpace.rounds.schedules import inverse
 from fedpace.rounds.server import Adam, Average, Server, Yogi, server_named
@@ -114,12 +115,12 @@ def test_yogi_forgets_a_large_update_more_slowly_than_adam() -> None:
     assert left[1] > 1.5 * left[0]
 
 
-@pytest.mark.parametrize("server", [Average(), Adam(), Yogi()], ids=str)
+@pytest.mark.parametrize("server", [Average(), Adam(), Yogi(), Memory()], ids=str)
 def test_every_server_keeps_to_the_rules(server: Server) -> None:
     check_server(lambda: server)
 
 
-@pytest.mark.parametrize("server", [Adam(0.1), Yogi(0.1)], ids=str)
+@pytest.mark.parametrize("server", [Adam(0.1), Yogi(0.1), Memory()], ids=str)
 def test_a_run_with_an_adaptive_server_learns(server: Server) -> None:
     backend = small_simulator(2)
     outcome = train(
@@ -140,6 +141,8 @@ def test_a_run_with_an_adaptive_server_learns(server: Server) -> None:
     ("text", "server"),
     [
         ("average", Average()),
+        ("memory", Memory()),
+        ("auto", Average()),
         ("adam", Adam()),
         ("yogi", Yogi()),
         ("adam:0.1", Adam(0.1)),
