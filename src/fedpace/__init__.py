@@ -13,7 +13,6 @@ from fedpace.rounds.rows import History, Row
 from fedpace.rounds.run import Outcome, Run, train
 from fedpace.rounds.sampler import Known, Phase, Plan, Sampler
 from fedpace.rounds.schedules import constant, inverse
-from fedpace.rounds.seen import Seen
 from fedpace.rounds.server import Adam, Average, Server, Yogi
 from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop
@@ -35,7 +34,7 @@ from fedpace.sampling.round_time import (
 from fedpace.sampling.schemes import SCHEMES, Scheme
 from fedpace.sampling.solution import Solution
 from fedpace.sampling.tiered import Systematic, Tiered
-from fedpace.sampling.tiers import TierSolution, solve_tiers
+from fedpace.sampling.tiers import solve_tiers
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Presence, RoundTimes, Steady, Varying
 
@@ -45,8 +44,8 @@ __all__ = [
     "SCHEMES", "Adam", "Among", "Average", "Backend", "Design", "Draw", "Evaluation", "Everyone",
     "History", "InputError", "Known", "Memory", "Outcome", "Pace", "Phase", "Piloted", "Pilots",
     "Plan", "Prediction", "Presence", "Profile", "Reply", "RoundTimes", "Row", "Run", "Sampler",
-    "Scheme", "Seeds", "Seen", "Server", "Shards", "Simulator", "Solution", "Solve", "Split",
-    "Steady", "Stop", "Systematic", "Task", "TierSolution", "Tiered", "TooFewClientsError",
+    "Scheme", "Seeds", "Server", "Shards", "Simulator", "Solution", "Solve", "Split",
+    "Steady", "Stop", "Systematic", "Task", "Tiered", "TooFewClientsError",
     "Varying", "WarmUp", "WithReplacement", "Yogi", "constant", "convergence_bound",
     "expected_round_time", "inverse", "mean_round_time", "plan", "predicted_rounds",
     "predicted_time", "round_time_gradient", "sampler_for", "solve_max_time", "solve_mean_time",

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpace import Adam, Average, Draw, Memory, Reply, Server, Yogi
+from fedpace import Adam, Average, Draw, Memory, Reply, Yogi
 from fedpace.checks import FloatArray
 from fedpace.conformance import check_server
 

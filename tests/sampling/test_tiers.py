@@ -13,7 +13,6 @@ from fedpace import (
     InputError,
     Profile,
     Tiered,
-    TierSolution,
     solve_max_time,
     solve_mean_time,
     solve_tiers,
@@ -22,7 +21,7 @@ from fedpace.checks import FloatArray
 from fedpace.sampling import tiers as tiers_module
 from fedpace.sampling.arcs import totals
 from fedpace.sampling.tiered import filled_places
-from fedpace.sampling.tiers import tier_counts
+from fedpace.sampling.tiers import TierSolution, tier_counts
 from tests.sampling.fleets import (
     Fleet,
     caps,
