@@ -48,11 +48,12 @@ def strategy_of(scheme: str, grid: MemoryGrid, seed: int) -> Strategy:
             min_train_nodes=K,
             min_available_nodes=NODES,
         )
+    usual = scheme == "pace"
     return AdaptiveSampling(
         K,
         scheme,
-        pilots=WarmUp(5),
-        refresh=5,
+        pilots=None if usual else WarmUp(5),
+        refresh=10 if usual else 5,
         expected_nodes=NODES,
         fraction_evaluate=0.0,
         seed=seed,

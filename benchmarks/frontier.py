@@ -70,7 +70,11 @@ def main() -> None:
     }
     for most in (1.2, 1.5, 2.0, 3.0, 5.0):
         least = (points[points[:, 0] <= most, 1].min(initial=np.inf) for points in curves.values())
-        print(f"| {most:g} | " + " | ".join(f"{each:.2f} s" for each in least) + " |")
+        print(
+            f"| {most:g} | "
+            + " | ".join(f"{each:.2f} s" if np.isfinite(each) else "–" for each in least)
+            + " |"
+        )
     _draw(curves, options.out)
 
 
