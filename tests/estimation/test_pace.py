@@ -212,15 +212,15 @@ def test_c_stays_within_its_limits(curvature: float, lean: float) -> None:
     assert solved(pace, state).notes == {"lean": lean}
 
 
-def test_the_weight_of_a_round_may_grow_as_the_rate_falls() -> None:
-    pace, weights = Pace(k=2), []
+@pytest.mark.parametrize(("k", "expected"), [(1, [1.5] * 3), (2, [1.5, 2, 2]), (20, [1.5, 3, 10])])
+def test_the_weight_of_a_round_may_grow_as_the_rate_falls(k: int, expected: list[float]) -> None:
+    pace, weights = Pace(k=k), []
     for rate in (0.1, 0.05, 1e-9):
         state = pace.see(pace.init(6), seen([0, 1], np.ones((2, 3))))
         state = pace.see(state, seen([0, 1], np.ones((2, 3)), rate=rate))
         for _ in range(3):
             state = pace.observe(state, row([0, 1]))
         weights.append(state["basis"]["round_weight"])
-    expected = [1.5, 2 * 1.5, 10.0]
     assert weights == pytest.approx(expected)
 
 
