@@ -335,3 +335,12 @@ def _some(data: st.DataObject, n: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
     present = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
     present[data.draw(st.integers(0, n - 1))] = True
     return present
+
+
+def test_a_turn_can_be_given_without_making_the_design_anew() -> None:
+    design = Tiered([0, 0, 1], chances=[0.8, 0.2], inclusion=[1, 1, 1], weights=[0.5, 0.3, 0.2])
+    turned = design.turned(1)
+    rng = np.random.default_rng(0)
+    assert {turned.draw(rng).tier for _ in range(20)} == {1}
+    assert design.turn is None
+    assert turned.expected_round_time([1.0, 2.0, 7.0]) == 7.0
