@@ -71,7 +71,7 @@ def test_a_study_says_how_it_learns_and_what_makes_its_models(tmp_path: Path) ->
     assert (study.devices.known, study.devices.spell) == (False, 3.5)
     usual = load_study(written(tmp_path))
     assert (usual.sampling.warm_up, usual.sampling.refresh) == (None, None)
-    assert (usual.training.server, usual.devices.known) == ("average", True)
+    assert (usual.training.server, usual.devices.known) == ("auto", True)
 
 
 def test_a_study_cannot_be_changed(tmp_path: Path) -> None:
