@@ -93,9 +93,9 @@ class Pace:
     c_over_s0 : float > 0, optional
         c in units of the least second moment that the tiers can have, instead of as measured.
     round_weights : two floats ≥ 1, optional
-        Cap on the weight P_g / m_g of a round, at first and at most: it grows as the learning rate
-        falls, for what training bears is the length of a step. By default from 1.5 to K, which
-        makes it 1 for each client on average, and at most 10.
+        Cap on the weight P_g / m_g of a round, at first and at most: it grows with the inverse root
+        of the learning rate, for what training bears is the length of a step. By default from 1.5
+        to K, which makes it 1 for each client on average, and at most 10.
     tiers : int ≥ 1, optional
         How many, instead of N/K.
     in_turn : bool
@@ -301,7 +301,7 @@ def _basis(state: PaceState, round_weights: tuple[float, float]) -> Basis:
     first, latest = state["rates"]
     measured = measured_ratio(state["agreement"], latest)
     least, most = round_weights
-    grown = least * first / latest if latest > 0 else least
+    grown = least * math.sqrt(first / latest) if latest > 0 else least
     return Basis(
         norms=state["norms"].copy(),
         learned=snapshot(state["learned"]),
