@@ -32,7 +32,7 @@ from fedpace.sampling.tiered import Systematic, Tiered, filled_places
 from fedpace.sampling.tiers import least_moment, solve_tiers, tiers_by_time
 
 # The weight that a round may have at first, and at most: a longer step overshoots.
-FIRST_ROUND_WEIGHT, LARGEST_ROUND_WEIGHT = 1.5, 10.0
+ROUND_WEIGHTS = (1.5, 2.0)
 # c in units of the tiers' least second moment: where nothing is measured yet, and its limits.
 FIRST_LEAN, LEAST_LEAN, LARGEST_LEAN = 1.0, 0.1, 3.0
 # So many pairs of updates weigh as much as what is believed before.
@@ -92,10 +92,9 @@ class Pace:
         Cap on the weight of one client's update.
     c_over_s0 : float > 0, optional
         c in units of the least second moment that the tiers can have, instead of as measured.
-    round_weights : two floats ≥ 1, optional
+    round_weights : two floats ≥ 1
         Cap on the weight P_g / m_g of a round, at first and at most: it grows with the inverse root
-        of the learning rate, for what training bears is the length of a step. By default from 1.5
-        to K, which makes it 1 for each client on average, and at most 10.
+        of the learning rate, for what training bears is the length of a step.
     tiers : int ≥ 1, optional
         How many, instead of N/K.
     in_turn : bool
@@ -115,7 +114,7 @@ class Pace:
     refresh: int = 10
     max_weight: float | None = None
     c_over_s0: float | None = None
-    round_weights: tuple[float, float] | None = None
+    round_weights: tuple[float, float] = ROUND_WEIGHTS
     tiers: int | None = None
     in_turn: bool = True
     server: Any = field(default_factory=Memory)
@@ -172,7 +171,7 @@ class Pace:
         state["rounds"] += 1
         if state["rounds"] >= self.warm_up and self._is_due(state):
             state["solved"] = state["rounds"]
-            state["basis"] = _basis(state, self.round_weights or usual_round_weights(self.k))
+            state["basis"] = _basis(state, self.round_weights)
         return state
 
     def design(self, state: PaceState, known: Known) -> Plan:
@@ -261,15 +260,6 @@ def _believed(seen: Seen, norms: FloatArray) -> Seen:
     draw = draw._replace(clients=draw.clients[fine], weights=draw.weights[fine])
     reply = reply._replace(clients=reply.clients[fine], updates=reply.updates[fine])
     return seen._replace(draw=draw, reply=reply, residuals=seen.residuals[fine])
-
-
-def usual_round_weights(k: int) -> tuple[float, float]:
-    """Return the cap on the weight of a round, at first and at most.
-
-    >>> usual_round_weights(4)
-    (1.5, 4.0)
-    """
-    return FIRST_ROUND_WEIGHT, float(np.clip(k, FIRST_ROUND_WEIGHT, LARGEST_ROUND_WEIGHT))
 
 
 def _with_norms(norms: FloatArray, seen: Seen) -> FloatArray:
