@@ -7,20 +7,19 @@ Ctrl-C keeps what was done; the same command goes on from there.
 
 from __future__ import annotations
 
-import argparse
 import math
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from trials import Makers, Trial, mean, run_all
+from trials import Makers, Trial, mean, parsed_options, run_all
 
 from fedpace import SCHEMES, Design, Profile, Sampler, Solve, Systematic, WithReplacement
 from fedpace.estimation.pace import Pace
 from fedpace.sampling.tiered import filled_places
 
 CLIENTS = {"simulation-1": 100, "prototype-simulated": 40}
+SLOW = "stop.seconds=3000"
 NO_CAP = (math.inf, math.inf)
 
 
@@ -59,23 +58,16 @@ def makers(n: int) -> Makers:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--setups", default=",".join(CLIENTS))
-    parser.add_argument("--out", type=Path, default=Path("ablation.csv"))
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--minutes", type=float, default=60.0, help="begin no run after this")
-    options = parser.parse_args()
+    options = parsed_options(__doc__, setups=CLIENTS, seeds=20, out="ablation.csv")
     for setup in options.setups.split(","):
         n = CLIENTS[setup]
         made = makers(n)
-        memory = ("training.server=memory",)
         trials = [
             Trial(setup, changes, case, scheme, seed)
             for seed in range(options.seeds)
             for case, changes, schemes in (
-                ("average", ("stop.seconds=3000",), ["optimal-mean", *made]),
-                ("memory", (*memory, "stop.seconds=3000"), ["pace: in turn, measured c"]),
+                ("average", ("training.server=average", SLOW), ["optimal-mean", *made]),
+                ("memory", ("training.server=memory", SLOW), ["pace: in turn, measured c"]),
             )
             for scheme in schemes
         ]

@@ -11,13 +11,11 @@ Ctrl-C keeps what was done; the same command goes on from there.
 
 from __future__ import annotations
 
-import argparse
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from trials import Trial, mean, run_all
+from trials import Trial, mean, parsed_options, run_all
 
 SCHEMES = ("weighted", "optimal-mean", "pace")
 SLOW = "stop.seconds=3000"
@@ -50,13 +48,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--setups", default=",".join(CASES))
-    parser.add_argument("--out", type=Path, default=Path("no-harm.csv"))
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--minutes", type=float, default=60.0, help="begin no run after this")
-    options = parser.parse_args()
+    options = parsed_options(__doc__, setups=CASES, seeds=5, out="no-harm.csv")
     trials = [
         Trial(setup, changes, case, scheme, seed)
         for setup in options.setups.split(",")

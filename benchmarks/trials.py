@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -88,6 +89,17 @@ def run_all(
                 pool.shutdown(cancel_futures=True)
                 break
     return [(trial, known[_key(trial)]) for trial in wanted if _key(trial) in known]
+
+
+def parsed_options(about: str, *, setups: Iterable[str], seeds: int, out: str) -> Namespace:
+    """Return what was asked for on the command line."""
+    parser = ArgumentParser(description=about.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=seeds)
+    parser.add_argument("--setups", default=",".join(setups))
+    parser.add_argument("--out", type=Path, default=Path(out))
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=60.0, help="begin no run after this")
+    return parser.parse_args()
 
 
 def mean(values: Sequence[float]) -> str:

@@ -135,6 +135,7 @@ class Run:
                 reply,
                 weights=self.backend.weights,
                 learning_rate=drawn.learning_rate,
+                shown=hasattr(self.sampler, "see"),
             )
             self._show(seen)
             row = self._evaluated(self._row(drawn, reply, seen.draw))

@@ -134,6 +134,7 @@ def applied(
     *,
     weights: FloatArray,
     learning_rate: float,
+    shown: bool = False,
 ) -> tuple[State, Seen]:
     """Let the server make the next model; return the state after it, and what was seen.
 
@@ -141,6 +142,7 @@ def applied(
     estimated from *earlier* rounds, (answers + 1) / (draws + 1) and at least 0.2. If answering is
     independent of what the update says, and π_i right, the aggregate is unbiased: see
     docs/method.md. If nobody answers the model stays as it is. `weights` are p_i of all clients.
+    Residuals are made only where they are to be `shown` to a sampler.
     """
     asked, answered = _grown(state.asked, weights.size), _grown(state.answered, weights.size)
     places = np.searchsorted(draw.clients, reply.clients)  # replies come in any order
@@ -150,7 +152,8 @@ def applied(
     rate = learning_rate if 0 < learning_rate < np.inf else 1.0
     seen = Seen(state.parameters, rate, used, reply, weights)
     if reply.clients.size:
-        seen = seen._replace(residuals=residuals(server, state.server, seen))
+        if shown:
+            seen = seen._replace(residuals=residuals(server, state.server, seen))
         parameters, memory = next_model(server, state.server, seen)
         state = state._replace(parameters=parameters, server=memory)
     asked[draw.clients] += 1
