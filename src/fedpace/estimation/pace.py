@@ -19,6 +19,7 @@ from fedpace.estimation.agreement import (
 )
 from fedpace.estimation.learned import Learned, estimated_times, learn, nothing_learned, snapshot
 from fedpace.estimation.solve import WARM_UP, LatestPlan
+from fedpace.estimation.stride import Stride, after_round, first_stride
 from fedpace.estimation.turns import Balance, balanced, even_balance, grown, turn_of
 from fedpace.profile import Profile
 from fedpace.remote.screening import FEWEST, LARGEST_NORM, LONGEST_UPDATE
@@ -32,7 +33,7 @@ from fedpace.sampling.tiered import Systematic, Tiered, filled_places
 from fedpace.sampling.tiers import least_moment, solve_tiers, tiers_by_time
 
 # The weight that a round may have at first, and at most: a longer step overshoots.
-ROUND_WEIGHTS = (1.5, 2.0)
+ROUND_WEIGHTS = (1.5, 10.0)
 # c in units of the tiers' least second moment: where nothing is measured yet, and its limits.
 FIRST_LEAN, LEAST_LEAN, LARGEST_LEAN = 1.0, 0.1, 3.0
 # So many pairs of updates weigh as much as what is believed before.
@@ -58,17 +59,18 @@ class Basis(TypedDict):
 class PaceState(TypedDict):
     """Rounds so far, what they taught, who got how much, and what the design was solved for.
 
-    `norms` are of residuals over their learning rate, NaN where there was none. `rates` are the
-    first learning rate and the latest. `solved` is the round of the latest solution.
+    `norms` are of residuals over their learning rate, NaN where there was none. `rate` is the
+    latest learning rate. `solved` is the round of the latest solution.
     """
 
     rounds: int
     solved: int
     norms: FloatArray
-    rates: list[float]
+    rate: float
     learned: Learned
     agreement: Agreement
     balance: Balance
+    stride: Stride
     basis: Basis
 
 
@@ -93,8 +95,8 @@ class Pace:
     c_over_s0 : float > 0, optional
         c in units of the least second moment that the tiers can have, instead of as measured.
     round_weights : two floats ≥ 1
-        Cap on the weight P_g / m_g of a round, at first and at most: it grows with the inverse root
-        of the learning rate, for what training bears is the length of a step.
+        Cap on the weight P_g / m_g of a round, at first and at most (never above K). In between it
+        follows the evaluated losses: see `after_round`.
     tiers : int ≥ 1, optional
         How many, instead of N/K.
     in_turn : bool
@@ -139,10 +141,11 @@ class Pace:
             rounds=0,
             solved=0,
             norms=norms.copy(),
-            rates=[math.nan, math.nan],
+            rate=math.nan,
             learned=snapshot(learned),
             agreement=no_agreement(),
             balance=even_balance(n),
+            stride=first_stride(self.round_weights[0]),
             basis=basis,
         )
 
@@ -154,8 +157,7 @@ class Pace:
         """Learn from the updates themselves: their lengths, and how they change."""
         state["balance"] = grown(state["balance"], seen.weights.size)
         seen = _believed(seen, state["norms"])
-        rate, first = seen.learning_rate, state["rates"][0]
-        state["rates"] = [rate if math.isnan(first) else first, rate]
+        state["rate"] = seen.learning_rate
         state["norms"] = _with_norms(state["norms"], seen)
         agreement = compared(state["agreement"], seen)
         remembered = agreement["clients"]
@@ -169,9 +171,13 @@ class Pace:
         state["learned"] = learn(state["learned"], row)
         state["balance"] = balanced(state["balance"], row)
         state["rounds"] += 1
-        if state["rounds"] >= self.warm_up and self._is_due(state):
+        least, most = self.round_weights
+        before = state["stride"]["cap"]
+        state["stride"] = after_round(state["stride"], row, (least, min(most, self.k)))
+        too_heavy = state["stride"]["cap"] < before
+        if state["rounds"] >= self.warm_up and (too_heavy or self._is_due(state)):
             state["solved"] = state["rounds"]
-            state["basis"] = _basis(state, self.round_weights)
+            state["basis"] = _basis(state)
         return state
 
     def design(self, state: PaceState, known: Known) -> Plan:
@@ -220,7 +226,8 @@ class Pace:
         )
         parts = (found.tiers, found.chances, found.inclusion)
         design = Tiered(*parts, profile.weights, k=self.k, solution=found)
-        why = f"{count} tiers, c = {lean:.2g} S₀: {reason}"
+        heaviest = f"rounds of weight {basis['round_weight']:.2g} at most"
+        why = f"{count} tiers, c = {lean:.2g} S₀: {reason}; {heaviest}"
         return Plan(design, profile, {"lean": lean}, why)
 
     def _lean(self, basis: Basis, unit: float) -> tuple[float, str]:
@@ -287,15 +294,12 @@ def _expected_norms(norms: FloatArray, n: int) -> FloatArray:
     return every
 
 
-def _basis(state: PaceState, round_weights: tuple[float, float]) -> Basis:
-    first, latest = state["rates"]
-    measured = measured_ratio(state["agreement"], latest)
-    least, most = round_weights
-    grown = least * math.sqrt(first / latest) if latest > 0 else least
+def _basis(state: PaceState) -> Basis:
+    measured = measured_ratio(state["agreement"], state["rate"])
     return Basis(
         norms=state["norms"].copy(),
         learned=snapshot(state["learned"]),
         c=measured.c,
         pairs=measured.pairs,
-        round_weight=float(np.clip(grown, least, most)),
+        round_weight=state["stride"]["cap"],
     )

@@ -1,0 +1,65 @@
+"""Tests of the cap on the weight of a round."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fedpace.estimation.stride import after_round, first_stride
+from fedpace.rounds.rows import Row
+
+LIMITS = (1.5, 4.0)
+
+
+def row(weight: float, loss: float, *, evaluated: bool = True) -> Row:
+    """Return a round of one client."""
+    accuracy = 0.5 if evaluated else math.nan
+    one = Row("train", 1, 1.0, loss, accuracy, 1.0, 1.0, np.array([0]), np.array([weight]))
+    return one if evaluated else one._replace(loss_estimate=loss)
+
+
+def caps(*rounds: Row) -> list[float]:
+    """Return the cap after each round, from 2 on and after a loss of 1."""
+    stride, found = after_round(first_stride(2.0), row(1.0, 1.0), LIMITS), []
+    for each in rounds:
+        stride = after_round(stride, each, LIMITS)
+        found.append(stride["cap"])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("weight", "loss", "cap"),
+    [
+        (2.0, 0.9, 2.6),  # it bore the whole cap
+        (2.0, 1.09, 2.6),
+        (2.0, 1.15, 2.0),  # neither fine nor too much
+        (4.0, 1.3, 1.5),  # half of the cap, but not below the least
+        (1.4, 9.0, 2.0),  # a light round proves nothing
+        (1.4, 0.5, 2.0),
+        (2.0, math.inf, 1.5),
+        (2.0, math.nan, 2.0),
+        (2.0, -1.0, 2.6),
+    ],
+)
+def test_the_cap_follows_the_loss_after_heavy_rounds(
+    weight: float, loss: float, cap: float
+) -> None:
+    assert caps(row(weight, loss)) == [pytest.approx(cap)]
+
+
+def test_the_cap_stays_within_its_limits() -> None:
+    assert caps(*(row(9.0, 1.0) for _ in range(4))) == [
+        pytest.approx(2.6),
+        pytest.approx(3.38),
+        4,
+        4,
+    ]
+
+
+def test_the_heaviest_round_since_the_latest_evaluated_loss_is_judged() -> None:
+    assert caps(row(2.0, 50.0, evaluated=False), row(0.1, 2.0)) == [2.0, 1.5]
+    assert caps(row(0.1, 1.0), row(0.1, 2.0)) == [2.0, 2.0]
+
+
+def test_negative_losses_are_judged_by_their_size() -> None:
+    assert caps(row(0.1, -2.0), row(2.0, -1.7), row(2.6, -1.0)) == [2.0, 2.0, 1.5]
