@@ -10,12 +10,13 @@ from fedpace.profile import Profile
 from fedpace.rounds.backend import Backend, Evaluation, Reply, Task
 from fedpace.rounds.memory import Memory
 from fedpace.rounds.rows import History, Row
-from fedpace.rounds.run import Outcome, Run, train
+from fedpace.rounds.run import Run, train
 from fedpace.rounds.sampler import Known, Phase, Plan, Sampler
 from fedpace.rounds.schedules import constant, inverse
 from fedpace.rounds.server import Adam, Average, Server, Yogi
 from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop
+from fedpace.rounds.training import Outcome
 from fedpace.sampling.bound import (
     convergence_bound,
     predicted_rounds,

@@ -18,11 +18,12 @@ from fedpace.estimation.pace import (
 from fedpace.estimation.policy import WarmUp, sampler_for
 from fedpace.rounds.backend import Reply
 from fedpace.rounds.rows import Row
-from fedpace.rounds.run import Outcome, train
+from fedpace.rounds.run import train
 from fedpace.rounds.sampler import Known, Plan
 from fedpace.rounds.schedules import constant, inverse
 from fedpace.rounds.seen import Seen
 from fedpace.rounds.stopping import Stop
+from fedpace.rounds.training import Outcome
 from fedpace.sampling.design import Draw
 from fedpace.sampling.tiered import Systematic, Tiered
 from fedpace.seeds import Seeds

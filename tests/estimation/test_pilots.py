@@ -14,9 +14,10 @@ from fedpace.errors import InputError
 from fedpace.estimation.learned import estimated_grad_norms, learn, nothing_learned
 from fedpace.estimation.pilots import RATIO, Piloted
 from fedpace.rounds.backend import Backend, Evaluation, Reply, Task
-from fedpace.rounds.run import Outcome, train
+from fedpace.rounds.run import train
 from fedpace.rounds.schedules import constant, inverse
 from fedpace.rounds.stopping import Stop
+from fedpace.rounds.training import Outcome
 from fedpace.sampling.design import Draw, WithReplacement
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds

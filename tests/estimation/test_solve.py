@@ -12,10 +12,11 @@ from fedpace.estimation.pilots import Piloted
 from fedpace.estimation.solve import Solve
 from fedpace.profile import Profile
 from fedpace.rounds.backend import Backend
-from fedpace.rounds.run import Outcome, Run, train
+from fedpace.rounds.run import Run, train
 from fedpace.rounds.sampler import Sampler
 from fedpace.rounds.schedules import constant
 from fedpace.rounds.stopping import Stop
+from fedpace.rounds.training import Outcome
 from fedpace.sampling.design import Design, WithReplacement
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds

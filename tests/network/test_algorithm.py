@@ -10,9 +10,10 @@ from fedpace.estimation.policy import Pilots, sampler_for
 from fedpace.network.device_server import DeviceServer
 from fedpace.rounds.backend import Backend
 from fedpace.rounds.checkpoint import Checkpoint, Journal
-from fedpace.rounds.run import Outcome, train
+from fedpace.rounds.run import train
 from fedpace.rounds.schedules import inverse
 from fedpace.rounds.stopping import Stop
+from fedpace.rounds.training import Outcome
 from fedpace.sampling.design import WithReplacement
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.sampling.tiered import Tiered

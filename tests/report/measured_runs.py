@@ -12,8 +12,8 @@ from fedpace.checks import FloatArray, IntArray
 from fedpace.profile import Profile
 from fedpace.report.setups import Setup, setups_of
 from fedpace.rounds.rows import History, Row
-from fedpace.rounds.run import Outcome
 from fedpace.rounds.state import State
+from fedpace.rounds.training import Outcome
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.studies.store import Store, StoredRun
 from fedpace.studies.study import Study, load_study

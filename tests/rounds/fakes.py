@@ -15,10 +15,10 @@ from fedpace.models.logistic import Logistic
 from fedpace.rounds.backend import NOTHING, Evaluation, Reply, Task
 from fedpace.rounds.checkpoint import Found
 from fedpace.rounds.rows import LISTS, SCALARS, Row
-from fedpace.rounds.run import Outcome
 from fedpace.rounds.sampler import Known
 from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.state import State
+from fedpace.rounds.training import Outcome
 from fedpace.sampling.design import Design
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import EVERYONE, Presence, RoundTimes, Varying

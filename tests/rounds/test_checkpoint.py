@@ -13,12 +13,13 @@ from fedpace.estimation.policy import Pilots, WarmUp, sampler_for
 from fedpace.rounds.checkpoint import Checkpoint
 from fedpace.rounds.memory import Memory
 from fedpace.rounds.rows import Row
-from fedpace.rounds.run import Outcome, Run, train
+from fedpace.rounds.run import Run, train
 from fedpace.rounds.sampler import Sampler
 from fedpace.rounds.schedules import Schedule, inverse
 from fedpace.rounds.server import Adam, Average, Yogi
 from fedpace.rounds.state import State
 from fedpace.rounds.stopping import Stop
+from fedpace.rounds.training import Outcome
 from fedpace.sampling.design import WithReplacement
 from fedpace.seeds import Seeds
 

@@ -12,11 +12,12 @@ from fedpace.checks import FloatArray
 from fedpace.errors import InputError
 from fedpace.rounds.backend import NOTHING, Backend, Evaluation, Reply, Task
 from fedpace.rounds.rows import Row
-from fedpace.rounds.run import Outcome, Run, train
+from fedpace.rounds.run import Run, train
 from fedpace.rounds.sampler import START, Known, Phase, Plan
 from fedpace.rounds.schedules import constant, inverse
 from fedpace.rounds.server import Average
 from fedpace.rounds.stopping import Stop
+from fedpace.rounds.training import Outcome
 from fedpace.sampling.design import Draw, Everyone, WithReplacement
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Presence, Steady

@@ -14,11 +14,12 @@ from fedpace.errors import InputError
 from fedpace.estimation.pace import Pace
 from fedpace.rounds.backend import Backend, Task
 from fedpace.rounds.local import Trained
-from fedpace.rounds.run import Outcome, train
+from fedpace.rounds.run import train
 from fedpace.rounds.schedules import inverse
 from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.spread import Spread
 from fedpace.rounds.stopping import Stop
+from fedpace.rounds.training import Outcome
 from fedpace.sampling.design import WithReplacement
 from fedpace.seeds import Seeds
 from fedpace.studies import dask as study_dask

@@ -9,8 +9,8 @@ import pytest
 from fedpace.errors import InputError
 from fedpace.estimation.learned import estimated_grad_norms, learn, nothing_learned
 from fedpace.estimation.pilots import RATIO
-from fedpace.rounds.run import Outcome
 from fedpace.rounds.stopping import Stop
+from fedpace.rounds.training import Outcome
 from fedpace.sampling.design import Everyone, WithReplacement
 from fedpace.sampling.schemes import SCHEMES, needs_counts_only
 from fedpace.sampling.tiered import Tiered

@@ -14,7 +14,7 @@ import pytest
 import fedpace
 from fedpace.errors import InputError
 from fedpace.estimation.pilots import RATIO
-from fedpace.rounds.run import Outcome
+from fedpace.rounds.training import Outcome
 from fedpace.sampling.design import WithReplacement
 from fedpace.studies.experiment import run_one
 from fedpace.studies.store import (

@@ -12,7 +12,8 @@ import typer
 from fedpace.checks import positive_count
 from fedpace.clients_file import Clients, read_clients
 from fedpace.errors import InputError, MissingExtraError, listed
-from fedpace.estimation.policy import SAMPLERS
+from fedpace.estimation.no_barrier import PUBLISHED
+from fedpace.estimation.policy import SAMPLERS, WITHOUT_BARRIER
 from fedpace.files import writable
 from fedpace.profile import finite_ratio
 from fedpace.sampling.schemes import SCHEMES, scheme_named
@@ -99,7 +100,7 @@ FOLDER = typer.Option(
 OUT = typer.Option(help="Directory for the runs. Give the same one again to continue.")
 COMPARED = typer.Option("--schemes", help=_choice(SCHEMES))
 TRAINED = (*SCHEMES, *SAMPLERS)
-CHOSEN = typer.Option("--schemes", help=_choice(TRAINED))
+CHOSEN = typer.Option("--schemes", help=_choice((*TRAINED, *PUBLISHED)))
 SEEDS = checked("Number of seeds, N: runs of each scheme.", positive_count, "--seeds")
 FIRST = checked("First seed; runs use FIRST … FIRST + N − 1.", natural, "--first-seed")
 STATE = typer.Option(
@@ -111,6 +112,11 @@ STATE = typer.Option(
 
 
 # What the values of options mean.
+
+
+def trained(asynchronous: bool) -> tuple[str, ...]:
+    """Return the names that "all" stands for where models are trained, in rounds or without."""
+    return WITHOUT_BARRIER if asynchronous else TRAINED
 
 
 def named_schemes(

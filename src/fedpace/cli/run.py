@@ -47,7 +47,9 @@ def run_command(
     look_in(folder)
     if scheduler is None:
         check_at_hand(study)
-    names = options.named_schemes(schemes, named, every=options.TRAINED)
+    names = options.named_schemes(
+        schemes, named, every=options.trained(study.training.asynchronous)
+    )
     numbers = range(first_seed, first_seed + seeds)
     if spread != "runs" and (spread != "clients" or scheduler is None):
         raise InputError(

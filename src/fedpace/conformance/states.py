@@ -129,16 +129,22 @@ def _known(n: int, index: int, rng: np.random.Generator) -> Known:
 
 
 def _drawn(sampler: Sampler, state: Any, known: Known, index: int) -> IntArray:
-    design = plan_of(sampler, state, known).design
+    design: Any = plan_of(sampler, state, known).design
     must(design.n <= known.n, f"round {index}: a design must not know more clients than there are")
     rng = np.random.default_rng(index)
+    if hasattr(design, "next"):
+        here = np.ones(known.n, dtype=np.bool_) if known.present is None else known.present
+        turn = design.next(here[: design.n], design.start(rng), rng)
+        return np.array([turn.client])
     if known.present is None or known.present.all():
-        return design.draw(rng).clients
+        clients: IntArray = design.draw(rng).clients
+        return clients
     must(
         bool(known.present[: design.n].any()),
         f"round {index}: the design must know somebody who is present; solve again if nobody is",
     )
-    return design.among(known.present).draw(rng).clients
+    among: IntArray = design.among(known.present).draw(rng).clients
+    return among
 
 
 def _row(

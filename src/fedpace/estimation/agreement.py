@@ -7,13 +7,14 @@ numbers whatever the model's size.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypedDict
 
 import numpy as np
 
 from fedpace.checks import FloatArray, IntArray
-from fedpace.rounds.seen import Seen
+from fedpace.rounds.seen import Seen, latest_of_each
 
 # Numbers in a sketch: inner products are off by about 1/√256 of the product of the lengths.
 SKETCH = 256
@@ -56,30 +57,28 @@ def compared(agreement: Agreement, seen: Seen) -> Agreement:
 
     Between two updates of one client, Δ_i at w and Δ'_i at w', ⟨Δ_i − Δ'_i, w' − w⟩ over
     ‖w' − w‖² is the curvature of F_i along the way, free of the differences between clients.
-    The pairs are weighted as the updates are.
+    The pairs are weighted as the updates are. Of two replies of a client in one step, both are
+    compared with the one before, and the later is remembered.
     """
-    draw, reply = seen.draw, seen.reply
+    draw = seen.draw
     with np.errstate(all="ignore"):
-        sketch = sketch_of(seen.parameters.size)
-        sketches = [sketch(each) for each in reply.updates / seen.learning_rate]
-        updates = np.array(sketches).reshape(-1, SKETCH)
-        model = sketch(seen.parameters)
-    fine = np.isfinite(updates).all(axis=1) & np.isfinite(model).all()
+        updates = _sketches(list(seen.directions))
+        models = _sketches(seen.models)
+    fine = np.isfinite(updates).all(axis=1) & np.isfinite(models).all(axis=1)
     places = _places(agreement["clients"], draw.clients)
     again = np.flatnonzero((places >= 0) & fine)
-    way = model - agreement["models"][places[again]]
+    way = models[again] - agreement["models"][places[again]]
     change = agreement["updates"][places[again]] - updates[again]
     weights = draw.weights[again]
     kept = np.ones(agreement["clients"].size, dtype=np.bool_)
     kept[places[places >= 0]] = False
     latest = slice(-REMEMBERED, None)
-    clients = np.append(agreement["clients"][kept], draw.clients[fine])[latest]
-    rows = np.concatenate([agreement["updates"][kept], updates[fine]])[latest]
-    models = np.tile(model, (int(fine.sum()), 1))
+    new = np.flatnonzero(fine)
+    new = new[latest_of_each(draw.clients[new])]
     return Agreement(
-        clients=clients,
-        updates=rows,
-        models=np.concatenate([agreement["models"][kept], models])[latest],
+        clients=np.append(agreement["clients"][kept], draw.clients[new])[latest],
+        updates=np.concatenate([agreement["updates"][kept], updates[new]])[latest],
+        models=np.concatenate([agreement["models"][kept], models[new]])[latest],
         bend=KEPT_BEND * agreement["bend"] + float(weights @ np.vecdot(change, way)),
         moved=KEPT_BEND * agreement["moved"] + float(weights @ np.vecdot(way, way)),
         pairs=KEPT_BEND * agreement["pairs"] + again.size,
@@ -121,6 +120,13 @@ def measured_ratio(agreement: Agreement, learning_rate: float) -> Measured:
     if not curvature > 0:
         return Measured(np.inf, agreement["pairs"])
     return Measured(agreement["length"] / (learning_rate * curvature), agreement["pairs"])
+
+
+def _sketches(vectors: Sequence[FloatArray]) -> FloatArray:
+    """Return a sketch of each, a row each; one that is there several times is sketched once."""
+    different = {id(each): each for each in vectors}
+    sketches = {name: sketch_of(each.size)(each) for name, each in different.items()}
+    return np.array([sketches[id(each)] for each in vectors]).reshape(-1, SKETCH)
 
 
 @lru_cache(maxsize=4)

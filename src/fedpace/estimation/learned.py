@@ -53,7 +53,7 @@ def learn(learned: Learned, row: Row) -> Learned:
     """Add a round: norms as they were reported, and t ← t + 0.2 (measured − t).
 
     The first few times count alike: t is the plain mean of up to five. A reply that never came
-    counts as the whole round that was waited for it.
+    counts as long as it was waited for: the whole round, or as the row says.
     """
     asked = np.concatenate([row.clients, row.missing])
     newest = int(asked.max(initial=-1)) + 1
@@ -67,15 +67,22 @@ def learn(learned: Learned, row: Row) -> Learned:
 def _add_norms(learned: Learned, row: Row) -> None:
     fine = np.isfinite(row.grad_norms)
     clients = row.clients[fine]
-    learned["squares"][clients] += row.grad_norms[fine] ** 2
-    learned["reports"][clients] += 1
+    np.add.at(learned["squares"], clients, row.grad_norms[fine] ** 2)
+    np.add.at(learned["reports"], clients, 1)
 
 
 def _add_times(learned: Learned, row: Row, asked: IntArray) -> None:
-    measured = np.append(row.client_seconds, np.full(row.missing.size, row.round_seconds))
+    waited = row.missing_seconds
+    if not waited.size:
+        waited = np.full(row.missing.size, row.round_seconds)
+    measured = np.append(row.client_seconds, waited)
     seconds, replies = learned["seconds"], learned["replies"]
-    replies[asked] += 1
-    seconds[asked] += np.maximum(LATEST, 1 / replies[asked]) * (measured - seconds[asked])
+    while asked.size:  # once in a round; a step without a barrier may hold a client twice
+        now = np.sort(np.unique(asked, return_index=True)[1])
+        who, took = asked[now], measured[now]
+        replies[who] += 1
+        seconds[who] += np.maximum(LATEST, 1 / replies[who]) * (took - seconds[who])
+        asked, measured = np.delete(asked, now), np.delete(measured, now)
 
 
 def estimated_grad_norms(learned: Learned, n: int) -> FloatArray:

@@ -261,12 +261,7 @@ def _believed(seen: Seen, norms: FloatArray) -> Seen:
     usual = np.concatenate([norms[np.isfinite(norms)], latest[fine]])
     if usual.size >= FEWEST and (middle := float(np.median(usual))) > 0:
         fine &= latest <= LONGEST_UPDATE * middle
-    if fine.all():
-        return seen
-    draw, reply = seen.draw, seen.reply
-    draw = draw._replace(clients=draw.clients[fine], weights=draw.weights[fine])
-    reply = reply._replace(clients=reply.clients[fine], updates=reply.updates[fine])
-    return seen._replace(draw=draw, reply=reply, residuals=seen.residuals[fine])
+    return seen if fine.all() else seen.only(fine)
 
 
 def _with_norms(norms: FloatArray, seen: Seen) -> FloatArray:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fedpace.errors import InputError
+from fedpace.errors import InputError, listed
+from fedpace.estimation.no_barrier import (
+    BUFFERS,
+    BY_COUNTS,
+    LEARNING,
+    PUBLISHED,
+    SERVERS,
+    Shares,
+)
 from fedpace.estimation.pace import Pace
 from fedpace.estimation.pilots import Piloted
 from fedpace.estimation.solve import Solve
@@ -50,6 +59,10 @@ SAMPLERS: dict[str, Any] = {
     "pace": Pace,
     "optimal-mean-no-pilots": partial(Solve, SCHEMES["optimal-mean"]),
 }
+# All that comes with fedpace; what others have published needs more to be made.
+KNOWN = SCHEMES | SAMPLERS | {name: partial(Shares, name) for name in PUBLISHED}
+# What works where no round is waited for.
+WITHOUT_BARRIER = (*BY_COUNTS, *LEARNING, *PUBLISHED)
 # Rounds that the latter learns from, and after which it solves again, where nobody says: as `pace`.
 USUAL = {"warm_up": 3, "refresh": 10}
 
@@ -60,7 +73,7 @@ def named(name: object, *, argument: str = "scheme") -> Any:
     >>> named("uniform") is SCHEMES["uniform"]
     True
     """
-    value = found(name, SCHEMES | SAMPLERS, argument=argument, group=GROUP)
+    value = found(name, KNOWN, argument=argument, group=GROUP)
     if callable(value) or hasattr(value, "observe"):
         return value
     raise InputError(
@@ -98,6 +111,7 @@ def sampler_for(
     >>> sampler_for("weighted", 4, learn=WarmUp(10)).k
     4
     """
+    check_with_barrier(scheme)
     given: Any = named(scheme) if isinstance(scheme, str) else scheme
     common: dict[str, Any] = {"refresh": refresh, "max_weight": max_weight, "c_over_s0": c_over_s0}
     if isinstance(scheme, str) and scheme in SAMPLERS:
@@ -110,6 +124,84 @@ def sampler_for(
     if isinstance(learn, Pilots) and not needs_counts_only(given):
         return Piloted(given, k, learn.thresholds, learn.rounds, **common)
     return Solve(given, k, warm_up=USUAL_WARM_UP if learn is None else learn.rounds, **common)
+
+
+def stream_sampler_for(
+    scheme: str | Scheme | Sampler | type[Any],
+    at_once: int,
+    *,
+    buffer: int | None = None,
+    times_known: bool = True,
+    warm_up: int | None = None,
+    refresh: int | None = None,
+    max_weight: float | None = None,
+    c_over_s0: float | None = None,
+) -> Sampler:
+    """Return the sampler of a run without a barrier.
+
+    Parameters
+    ----------
+    scheme : str, Scheme, Sampler, or a class of samplers
+        As in `sampler_for`; names are those in `WITHOUT_BARRIER`, or of your own. Of a scheme
+        that draws with replacement, the probabilities become shares of completions.
+    at_once, buffer : int ≥ 1
+        C, the clients at work, and B, the updates in a step, by default C.
+    times_known : bool
+        Whether the clients' times are known before; else they are learned.
+    warm_up, refresh : int ≥ 1, optional
+        As in `Solve`, in rounds of C completions.
+    max_weight, c_over_s0
+        As in `Solve`.
+
+    Examples
+    --------
+    >>> stream_sampler_for("weighted", 4, buffer=2).k
+    2
+    """
+    check_without_barrier(scheme)
+    given: Any = named(scheme) if isinstance(scheme, str) else scheme
+    if not is_scheme(given) and scheme not in WITHOUT_BARRIER:
+        return _own_sampler(given, at_once, scheme)
+    k = at_once if buffer is None else buffer
+    first: Any = Shares("weighted", at_once)
+    chosen: dict[str, Any] = {}
+    if isinstance(scheme, str) and scheme in WITHOUT_BARRIER:
+        given = Shares(scheme, at_once, times_known)
+        chosen = {"server": SERVERS.get(scheme), "buffer": BUFFERS.get(scheme, buffer)}
+        if scheme in BY_COUNTS and refresh is None:
+            refresh = USUAL["refresh"]  # times change
+    rounds = USUAL_WARM_UP if warm_up is None else warm_up
+    return Solve(
+        given,
+        k,
+        warm_up=_steps(rounds, at_once, k),
+        refresh=None if refresh is None else _steps(refresh, at_once, k),
+        max_weight=max_weight,
+        c_over_s0=c_over_s0,
+        first=first,
+        **chosen,
+    )
+
+
+def check_with_barrier(scheme: object) -> None:
+    """Refuse a scheme that comes with fedpace and has no rounds."""
+    if isinstance(scheme, str) and scheme in PUBLISHED:
+        remedy = "choose mode asynchronous, or another scheme"
+        raise InputError(f"{scheme} has no rounds, got mode synchronous; {remedy}")
+
+
+def check_without_barrier(scheme: object) -> None:
+    """Refuse a scheme that comes with fedpace and needs rounds."""
+    if isinstance(scheme, str) and scheme in KNOWN and scheme not in WITHOUT_BARRIER:
+        raise InputError(
+            f"{scheme} needs rounds, got mode asynchronous; choose one of "
+            f"{listed(WITHOUT_BARRIER)}, or mode synchronous"
+        )
+
+
+def _steps(rounds: int, at_once: int, buffer: int) -> int:
+    """Return the steps that take as many updates as these rounds."""
+    return math.ceil(rounds * at_once / buffer)
 
 
 def _own_sampler(given: Any, k: int, name: object) -> Sampler:

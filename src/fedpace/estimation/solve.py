@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -88,6 +88,11 @@ class Solve:
         c = β/α in units of S_0; 1 by default.
     profile : Profile, optional
         What is known of the clients beforehand: no warm-up, and nothing is learned.
+    first : Scheme
+        What the warm-up draws by.
+    server, buffer : optional
+        What runs make of the replies where nobody says otherwise, and, without a barrier, of how
+        many.
 
     Examples
     --------
@@ -103,6 +108,9 @@ class Solve:
     max_weight: float | None = None
     c_over_s0: float | None = None
     profile: Profile | None = None
+    first: Scheme = SCHEMES["weighted"]
+    server: Any = None
+    buffer: int | None = None
     _latest: LatestPlan = field(default_factory=LatestPlan, repr=False)
 
     def __post_init__(self) -> None:
@@ -131,13 +139,17 @@ class Solve:
 
     def design(self, state: SolveState, known: Known) -> Plan:
         """Return the design in use, or the next one where it is due."""
+        plan = self._plan(state, known)
+        return plan if self.buffer is None else plan._replace(buffer=self.buffer)
+
+    def _plan(self, state: SolveState, known: Known) -> Plan:
         if self.profile is not None:
             profile = self.profile
             return self._latest.get(profile, known, lambda: self._solved(profile))
         if not self._learns:
             return self._latest.of_counts(self.scheme, self.k, known)
         if self.phase(state) is WARM_UP:
-            return self._latest.of_counts(SCHEMES["weighted"], self.k, known)
+            return self._latest.of_counts(self.first, self.k, known)
         basis = state["basis"]
         return self._latest.get(
             basis, known, lambda: self._solved(profile_of(basis, known, c_over_s0=self.c_over_s0))

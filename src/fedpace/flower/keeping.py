@@ -12,8 +12,8 @@ from fedpace.flower.settings import Settings
 from fedpace.remote.roster import Roster
 from fedpace.rounds.checkpoint import Checkpoint
 from fedpace.rounds.rows import Row
-from fedpace.rounds.run import Outcome
 from fedpace.rounds.state import State
+from fedpace.rounds.training import Outcome
 
 
 class FleetCheckpoint(Checkpoint):

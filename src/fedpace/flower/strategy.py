@@ -23,8 +23,9 @@ from fedpace.flower.records import Layout, mean_metrics
 from fedpace.flower.settings import Settings
 from fedpace.remote.roster import Roster
 from fedpace.rounds.rows import History
-from fedpace.rounds.run import Outcome, Run
+from fedpace.rounds.run import Run
 from fedpace.rounds.stopping import Stop
+from fedpace.rounds.training import Outcome
 from fedpace.seeds import Seeds
 
 log = logging.getLogger("flwr")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -37,7 +38,8 @@ class Reply(NamedTuple):
 
     A client that was asked and is not among `clients` is missing. `refused` are those of them
     whose reply came but was not accepted. `waited` are the seconds that passed until the reply
-    was whole, where that is not the slowest of `seconds`.
+    was whole, where that is not the slowest of `seconds`. Where tasks are collected a few at a
+    time, `missing` are those that failed or were too late; they are not waited for any more.
     """
 
     clients: IntArray
@@ -50,11 +52,32 @@ class Reply(NamedTuple):
     bytes_up: IntArray = NOBODY
     refused: IntArray = NOBODY
     waited: float | None = None
+    missing: IntArray = NOBODY
 
     @property
     def lasted(self) -> float:
         """The seconds by which the clock moves on."""
         return float(self.seconds.max(initial=0.0)) if self.waited is None else self.waited
+
+    def of(self, place: int) -> Reply:
+        """Return what one client sent back, without the time that passed."""
+        columns = {name: getattr(self, name)[place : place + 1] for name in PER_CLIENT}
+        return Reply(**columns)
+
+
+PER_CLIENT = Reply._fields[: Reply._fields.index("refused")]
+
+
+def together(replies: Sequence[Reply], **rest: Any) -> Reply:
+    """Return several replies as one; what not all of them tell is left out."""
+    columns: dict[str, Any] = {}
+    for name in PER_CLIENT:
+        parts = [getattr(each, name) for each in replies]
+        if all(
+            part.size or not each.clients.size for part, each in zip(parts, replies, strict=True)
+        ):
+            columns[name] = np.concatenate(parts)
+    return Reply(**columns, **rest)
 
 
 class Evaluation(NamedTuple):
@@ -91,7 +114,7 @@ class Backend(Protocol):
     def collect(self, count: int | None = None) -> Reply:
         """Wait for the next `count` replies, or for all that are still to come.
 
-        Clients that failed, or that were too late, count as well: they are in no reply.
+        Clients that failed, or that were too late, count as well: they are `missing`.
         """
 
     def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:

@@ -53,12 +53,18 @@ class LocalSteps:
         x: AnyFloats,
         y: NDArray[np.int64],
         rows: NDArray[np.int64],
-        rate: float,
+        rate: float | FloatArray,
     ) -> Trained:
-        """Run E steps of m clients at once on the rows (E, m, batch) of prepared x and of y."""
+        """Run E steps of m clients at once on the rows (E, m, batch) of prepared x and of y.
+
+        All begin with the same parameters at the same rate, or each with its own: `parameters` is
+        (P,) or (m, P), and `rate` one number or m.
+        """
         labels = y.take(rows)
         sent = parameters.astype(model.dtype)
-        local = np.tile(sent, (rows.shape[1], 1))
+        local = np.tile(sent, (rows.shape[1], 1)) if sent.ndim == 1 else sent.copy()
+        if not isinstance(rate, float):
+            rate = np.asarray(rate, dtype=model.dtype)[..., None]
         gradient = np.empty_like(local)
         squares = np.zeros(rows.shape[1])
         for step in range(self.count):
@@ -69,7 +75,7 @@ class LocalSteps:
         return Trained((local - sent).astype(np.float64), np.sqrt(squares / self.count))
 
     def _descend(
-        self, local: AnyFloats, gradient: AnyFloats, norms: AnyFloats, rate: float
+        self, local: AnyFloats, gradient: AnyFloats, norms: AnyFloats, rate: float | AnyFloats
     ) -> None:
         if self.clip is not None:
             least = np.finfo(norms.dtype).tiny  # so that a zero gradient stays one

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, IntArray
 from fedpace.rounds.backend import Reply
-from fedpace.rounds.seen import Seen
+from fedpace.rounds.seen import Seen, latest_of_each
 from fedpace.sampling.design import Draw
 
 # How much of what was learned of β counts in the next round.
@@ -40,6 +40,9 @@ class Memory:
 
         w ← w + η (β Σ_i p_i h_i + Σ_drawn weights_i (Δ_i/η − β h_i)).
 
+    Without a barrier each Δ_i is added as it was made: with η_i, the rate that it was sent out
+    with, w ← w + η β Σ_i p_i h_i + Σ weights_i (Δ_i − η_i β h_i).
+
     For every β that depends on the past only, this has the mean of the plain average, as
     E[weights_i] = p_i; its variance is that of the residuals Δ_i/η − β h_i. β is the regression
     of updates on what was remembered, between 0 and 1, with old rounds forgotten: where memory
@@ -64,17 +67,23 @@ class Memory:
 
     def residuals(self, state: Remembered, seen: Seen) -> FloatArray:
         """Return Δ_i/η − β h_i of those who answered."""
-        latest = seen.reply.updates / seen.learning_rate
-        return latest - _beta(state) * self._of(state, seen.draw.clients)
+        return seen.directions - _beta(state) * self._of(state, seen.draw.clients)
 
     def apply(
-        self, state: Remembered, parameters: FloatArray, draw: Draw, reply: Reply, *, seen: Seen
+        self,
+        state: Remembered,
+        parameters: FloatArray,
+        draw: Draw,
+        reply: Reply,  # noqa: ARG002
+        *,
+        seen: Seen,
     ) -> tuple[FloatArray, Remembered]:
         """Return the model after the step, and the memory with the new updates."""
         before = self._of(state, draw.clients)
-        latest = reply.updates / seen.learning_rate
+        latest = seen.directions
         beta = _beta(state)
-        step = draw.weights @ (latest - beta * before)
+        own = seen.rates / seen.learning_rate  # 1 in a round
+        step = (draw.weights * own) @ (latest - beta * before)
         if beta:
             shares = seen.weights[state["clients"]]
             step += beta * (shares.astype(np.float32) @ state["updates"])
@@ -97,6 +106,8 @@ class Memory:
         agreed = float(importance @ np.vecdot(latest, before))
         squares = float(importance @ np.vecdot(before, before))
         others = ~np.isin(state["clients"], clients)
+        last = latest_of_each(clients)
+        clients, latest = clients[last], latest[last]
         room = slice(-max(self.most // max(latest.shape[1], 1), 1), None)
         rows = [state["updates"][others], latest.astype(np.float32)]
         return Remembered(
@@ -118,5 +129,4 @@ def residuals(server: Any, state: Any, seen: Seen) -> FloatArray:
     if hasattr(server, "residuals"):
         found: FloatArray = server.residuals(state, seen)
         return found
-    updates: FloatArray = seen.reply.updates / seen.learning_rate
-    return updates
+    return seen.directions

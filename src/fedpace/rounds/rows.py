@@ -38,6 +38,11 @@ class Row(NamedTuple):
     `tier` is the one that the clients were drawn from, −1 where the design has none; `why` says in
     a short sentence why this design was in use, empty where nobody says.
 
+    Without a barrier a row is a step, and `round_seconds` the time since the one before. `versions`
+    are the steps that lay behind the model that each update began with, so that it is
+    `staleness` steps old; `began` is when each task was given out, by the same clock as `seconds`;
+    `missing_seconds` how long each of the missing was waited for. All are empty in rounds.
+
     A new column is added here, and filled in `fedpace.rounds.run`: the files follow.
     """
 
@@ -64,6 +69,14 @@ class Row(NamedTuple):
     ended: str = ""
     tier: int = -1
     why: str = ""
+    versions: IntArray = NOBODY
+    began: FloatArray = NOTHING
+    missing_seconds: FloatArray = NOTHING
+
+    @property
+    def staleness(self) -> IntArray:
+        """The steps that were taken while each update was made; empty in rounds."""
+        return self.round - 1 - self.versions
 
     @property
     def evaluated(self) -> bool:

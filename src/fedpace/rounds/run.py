@@ -1,37 +1,25 @@
-"""One training: draw, collect, apply, record [Luo22, Alg. 1]."""
+"""One training by rounds: draw, collect, apply, record [Luo22, Alg. 1]."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedpace.checks import FloatArray
-from fedpace.errors import InputError
-from fedpace.profile import Profile
+from fedpace.errors import InputError, nearest
 from fedpace.rounds.backend import Backend, Reply, Task
-from fedpace.rounds.checkpoint import Journal
-from fedpace.rounds.rows import History, Row, sustained_loss
-from fedpace.rounds.sampler import START, Known, Phase, Plan, Sampler, phase_of, plan_of
-from fedpace.rounds.schedules import Schedule
-from fedpace.rounds.seen import Seen
-from fedpace.rounds.server import AUTO, Server, applied, server_named
-from fedpace.rounds.state import State
-from fedpace.rounds.stopping import Stop
+from fedpace.rounds.rows import Row
+from fedpace.rounds.sampler import Known, Plan, Sampler, plan_of
+from fedpace.rounds.server import applied
+from fedpace.rounds.stream import Stream
+from fedpace.rounds.training import Outcome, Training
 from fedpace.sampling.design import Design, Draw
-from fedpace.seeds import Seeds
 
-
-class Outcome(NamedTuple):
-    """A finished run: what happened, where it ended, and what the last design was solved for."""
-
-    history: History
-    state: State
-    design: Design
-    profile: Profile
-    notes: Mapping[str, Any] = {}
+# With a barrier: all of a round are waited for. Without: see `Stream`.
+SYNCHRONOUS, ASYNCHRONOUS = MODES = ("synchronous", "asynchronous")
 
 
 class _Drawn(NamedTuple):
@@ -44,63 +32,16 @@ class _Drawn(NamedTuple):
     learning_rate: float
 
 
-class Run:
-    """Hold one training; whoever drives it calls `draw` and `complete` in turn.
+class Run(Training):
+    """Hold one training by rounds; whoever drives it calls `draw` and `complete` in turn.
 
-    Parameters
-    ----------
-    backend, sampler : Backend, Sampler
-        Where clients train, and what to draw them from.
-    schedule, stop : function of the round, Stop
-        The learning rate, and when to end.
-    seeds, server : Seeds, Server
-        For the draws, and what becomes of the replies.
-    evaluate_every : int ≥ 0
-        Evaluate the global loss in every n-th round, and estimate it from the clients' own
-        losses in between; 0 for never. An estimate that would end the run is checked first.
-    journal : Journal, optional
-        Is told every finished round; rounds that it knows already are not done again.
-
-    Attributes
-    ----------
-    state, rows : State, list of Row
-        Where it stands, and what happened so far.
+    Parameters and attributes are those of `Training`.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        sampler: Sampler,
-        *,
-        schedule: Schedule,
-        stop: Stop,
-        seeds: Seeds,
-        server: Server | None = None,
-        evaluate_every: int = 1,
-        journal: Journal | None = None,
-    ) -> None:
-        self.backend, self.sampler = backend, sampler
-        self.server = server_named(AUTO, sampler) if server is None else server
-        self._schedule, self._stop, self._seeds = schedule, stop, seeds
-        self._evaluate_every, self._journal = evaluate_every, journal
-        self._chance = float(seeds.stream("chance").random())
+    def __init__(self, backend: Backend, sampler: Sampler, **how: Any) -> None:
         self._expected: tuple[Plan | None, float] = (None, math.nan)
         self._drawn: _Drawn | None = None
-        self.state: State
-        self._rng: np.random.Generator
-        self.rows: list[Row] = []
-        if journal is None or not self._resumed(journal):
-            self._begin()
-
-    @property
-    def ended(self) -> str:
-        """Why the run ended; empty while it goes on."""
-        return self.state.ended
-
-    @property
-    def phase(self) -> Phase:
-        """The part that the run is in."""
-        return phase_of(self.sampler, self.state.sampler)
+        super().__init__(backend, sampler, **how)
 
     def draw(self, parameters: FloatArray | None = None) -> Task:
         """Draw among those present, and return what they are to do, from `parameters` if given."""
@@ -115,7 +56,7 @@ class Run:
         known = self._known()._replace(present=presence.clients, seconds=state.seconds)
         plan = plan_of(self.sampler, state.sampler, known)
         self.state = state
-        draw = _drawn(plan.design, known, self._rng)
+        draw = _drawn(_with_draw(plan), known, self._rng)
         rate = self._schedule(state.round)
         expected = self._expected_seconds(plan, known)
         self._drawn = _Drawn(draw, expected, presence.waited, plan.why, rate)
@@ -126,75 +67,37 @@ class Run:
         if self._drawn is None:
             raise InputError("complete must come after draw, got none; draw first")
         drawn, self._drawn = self._drawn, None
+        asked = drawn.draw
+        places = np.searchsorted(asked.clients, reply.clients)  # replies come in any order
         # A diverging run leaves float64; its loss says so, and `stop` ends it.
         with np.errstate(over="ignore", invalid="ignore"):
             self.state, seen = applied(
                 self.state,
                 self.server,
-                drawn.draw,
+                Draw(reply.clients, asked.weights[places]),
                 reply,
+                asked=asked.clients,
                 weights=self.backend.weights,
                 learning_rate=drawn.learning_rate,
                 shown=hasattr(self.sampler, "see"),
             )
             self._show(seen)
-            row = self._evaluated(self._row(drawn, reply, seen.draw))
-        if self.phase.until is None:
-            row = row._replace(sustained_loss=sustained_loss(self.rows, row))
-        row = row._replace(ended=self.phase.ending(self._stop).reason(row))
-        self._record(row)
-        return row
+            return self._finished(self._row(drawn, reply, seen.draw))
 
-    def outcome(self) -> Outcome:
-        """Return what the run came to."""
-        known = self._known()
-        plan = plan_of(self.sampler, self.state.sampler, known)
-        profile = known.blank_profile if plan.profile is None else plan.profile
-        return Outcome(History(self.rows), self.state, plan.design, profile, plan.notes)
-
-    def _begin(self) -> None:
-        parameters = self.backend.initial()
-        sampler = self.sampler.init(self.backend.weights.size)
-        phase = phase_of(self.sampler, sampler)
-        server = self.server.init(parameters)
-        self.state = State(parameters, 0, 0.0, phase=phase.name, sampler=sampler, server=server)
-        self._rng = self._seeds.stream(*phase.stream)
-        found = self.backend.evaluate(parameters, due=not self._stop.blind)
-        loss, accuracy = (math.nan, math.nan) if found is None else found
-        row = Row(phase.name, 0, 0.0, loss, accuracy, 0.0, 0.0)
-        self.state = phase.kept(START, self.state, row)
-        self._record(row)
-
-    def _resumed(self, journal: Journal) -> bool:
-        """Take over what the journal knows; return whether that is anything."""
-        found = journal.resume()
-        if found is None:
-            return False
-        self.state, self.rows = found.state, list(found.rows)
-        self._rng = self._seeds.stream(*self.phase.stream)
-        self._rng.bit_generator.state = found.rng
-        self._end(self.rows[-1])
-        return True
-
-    def _known(self) -> Known:
-        backend, state = self.backend, self.state
-        known = Known(backend.weights, backend.usual_times, chance=self._chance)
-        return known._replace(round=state.round, seconds=state.seconds)
+    def go_on(self) -> list[Row]:
+        """Do one round."""
+        self.backend.submit(self.draw())
+        return [self.complete(self.backend.collect())]
 
     def _expected_seconds(self, plan: Plan, known: Known) -> float:
         """Return how long the round is expected to last; computed once for each design."""
         before, expected = self._expected
         if before is None or before.design is not plan.design:
             times = known.times if plan.profile is None else plan.profile.times
-            expected = math.nan if times is None else plan.design.expected_round_time(times)
+            design = _with_draw(plan)
+            expected = math.nan if times is None else design.expected_round_time(times)
             self._expected = plan, expected
         return expected
-
-    def _show(self, seen: Seen) -> None:
-        """Let a sampler that wants to look at the updates do so."""
-        see = getattr(self.sampler, "see", None)
-        if see is not None and seen.draw.clients.size:
-            self.state = self.state._replace(sampler=see(self.state.sampler, seen))
 
     def _row(self, drawn: _Drawn, reply: Reply, used: Draw) -> Row:
         """Describe the round, with the estimate of the loss in the place of the loss."""
@@ -223,60 +126,40 @@ class Run:
             why=drawn.why,
         )
 
-    def _evaluated(self, row: Row) -> Row:
-        """Put the evaluated loss in its place, where it is due: the only place that decides."""
-        before = self.rows[-1]
-        if before.phase == row.phase and before.evaluated and not row.clients.size:  # same model
-            return row._replace(loss=before.loss, accuracy=before.accuracy)
-        every = self._evaluate_every
-        rule = self.phase.ending(self._stop)
-        promise = rule.promise(row)
-        unknown = not row.losses.size and not self._stop.blind
-        due = bool(promise) or unknown or (every > 0 and row.round % every == 0)
-        found = self.backend.evaluate(self.state.parameters, due=due)
-        if found is not None:
-            row = row._replace(accuracy=found.accuracy)
-            if not (self._stop.blind and math.isnan(found.loss)):
-                return row._replace(loss=found.loss)
-        unmeasured = row._replace(loss=math.nan)
-        # An estimate that nobody could check must not end the run.
-        return unmeasured if promise and rule.promise(unmeasured) != promise else row
-
-    def _record(self, row: Row) -> None:
-        """Let the sampler learn, change the phase if it says so, and keep the round."""
-        before, state = self.phase, self.state
-        self.rows.append(row)
-        self.state = state._replace(sampler=self.sampler.observe(state.sampler, row))
-        phase = self.phase
-        if phase.name != before.name:
-            self._rng = self._seeds.stream(*phase.stream)
-            self.state = phase.entered(before.kept(before.name, self.state, row))
-        self._end(row)
-        if self._journal is not None:
-            self._journal.record(self.state, row, self._rng)
-
-    def _end(self, row: Row) -> None:
-        ended = self.phase.over(self._stop, self.state, row)
-        self.state = self.state._replace(ended=ended)
-
 
 def train(
     backend: Backend,
     sampler: Sampler,
     *,
+    mode: str = SYNCHRONOUS,
     watch: Callable[[Row], object] | None = None,
     **how: Any,
 ) -> Outcome:
-    """Train until `stop` says so; the arguments are those of `Run`, `watch` sees every row."""
-    run = Run(backend, sampler, **how)
+    """Train until `stop` says so; `watch` sees every row.
+
+    The other arguments are those of `Run`, or of `Stream` where `mode` is "asynchronous".
+    """
+    if mode not in MODES:
+        got = f"'{mode}'; {nearest(str(mode), MODES)}"
+        raise InputError(f"mode must be synchronous or asynchronous, got {got}")
+    run = Run(backend, sampler, **how) if mode == SYNCHRONOUS else Stream(backend, sampler, **how)
     while not run.ended:
         with np.errstate(over="ignore", invalid="ignore"):
-            backend.submit(run.draw())
-            reply = backend.collect()
-        row = run.complete(reply)
+            rows = run.go_on()
         if watch is not None:
-            watch(row)
+            for row in rows:
+                watch(row)
     return run.outcome()
+
+
+def _with_draw(plan: Plan) -> Design:
+    """Return a plan's design, or say that it can only send out one client after another."""
+    if not hasattr(plan.design, "draw"):
+        raise InputError(
+            f"design must have `draw` in rounds, got {type(plan.design).__name__}; choose another "
+            "scheme, or mode asynchronous"
+        )
+    return plan.design  # type: ignore[return-value]
 
 
 def _drawn(design: Design, known: Known, rng: np.random.Generator) -> Draw:

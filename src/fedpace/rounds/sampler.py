@@ -17,6 +17,7 @@ from fedpace.rounds.rows import Row
 from fedpace.rounds.state import State
 from fedpace.rounds.stopping import TIME_IS_UP, Stop
 from fedpace.sampling.design import Design
+from fedpace.sampling.turns import Dispatch
 
 # What is known of a model that is kept for a later phase.
 MEASURED = ("round", "loss", "accuracy")
@@ -123,13 +124,15 @@ START = "start"
 class Plan(NamedTuple):
     """A design, with the profile that it was solved for and notes to be stored with the run.
 
-    `why` says in a short sentence why this design, for the history.
+    `why` says in a short sentence why this design, for the history. Without a barrier, `buffer` is
+    how many updates make a step; None: as many as are at work at once.
     """
 
-    design: Design
+    design: Design | Dispatch
     profile: Profile | None = None
     notes: Mapping[str, Any] = {}
     why: str = ""
+    buffer: int | None = None
 
 
 class Sampler(Protocol):
@@ -145,8 +148,12 @@ class Sampler(Protocol):
     def init(self, n: int) -> Any:
         """Return the state before the first round, for `n` clients; more may come later."""
 
-    def design(self, state: Any, known: Known) -> Design | Plan:
-        """Return what to draw from now. Called before every round: keep what is dear to solve."""
+    def design(self, state: Any, known: Known) -> Design | Dispatch | Plan:
+        """Return what to draw from now. Called before every round: keep what is dear to solve.
+
+        Without a barrier it is called before every task, and the design is a `Dispatch`, or draws
+        with replacement, by probabilities that become shares of completions.
+        """
 
     def observe(self, state: Any, row: Row) -> Any:
         """Return the state after a round; arrays of the old one may be changed in place.

@@ -1,10 +1,28 @@
 """What a round looked like from the server."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedpace.checks import FloatArray
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.checks import FloatArray, IntArray
 from fedpace.rounds.backend import NOTHING, Reply
 from fedpace.sampling.design import Draw
+
+
+class Started(NamedTuple):
+    """What each reply began with, in a run without a barrier.
+
+    `rates` are the learning rates, `models` the parameters, which may be shared, and `versions`
+    the steps that lay behind them.
+    """
+
+    rates: FloatArray
+    models: Sequence[FloatArray]
+    versions: IntArray
 
 
 class Seen(NamedTuple):
@@ -13,6 +31,10 @@ class Seen(NamedTuple):
     `draw` holds those who answered, in the order of `reply`, with the weights that were used;
     `weights` are p_i of all clients. `residuals` are what the server weighted, one row each and
     over the learning rate: the updates, less what it expected of each where it has a memory.
+
+    In a round all began with `parameters`, at the `learning_rate`. Without a barrier these are the
+    server's as it takes the step, after `version` steps, and `started` says what each reply began
+    with; a client may be there twice, the earlier reply first.
     """
 
     parameters: FloatArray
@@ -21,3 +43,46 @@ class Seen(NamedTuple):
     reply: Reply
     weights: FloatArray
     residuals: FloatArray = NOTHING
+    started: Started | None = None
+    version: int = 0
+
+    @property
+    def rates(self) -> FloatArray:
+        """The learning rate of each reply."""
+        if self.started is None:
+            return np.full(self.draw.clients.size, self.learning_rate)
+        return self.started.rates
+
+    @property
+    def models(self) -> Sequence[FloatArray]:
+        """The model that each reply began with."""
+        if self.started is None:
+            return [self.parameters] * self.draw.clients.size
+        return self.started.models
+
+    @property
+    def directions(self) -> FloatArray:
+        """The updates over their learning rates."""
+        directions: FloatArray = self.reply.updates / self.rates[:, None]
+        return directions
+
+    def only(self, chosen: NDArray[np.bool_]) -> Seen:
+        """Return what was seen of some of the replies, by one truth value each."""
+        draw, reply, begun = self.draw, self.reply, self.started
+        draw = draw._replace(clients=draw.clients[chosen], weights=draw.weights[chosen])
+        reply = reply._replace(clients=reply.clients[chosen], updates=reply.updates[chosen])
+        if begun is not None:
+            models = [model for model, fine in zip(begun.models, chosen, strict=True) if fine]
+            begun = Started(begun.rates[chosen], models, begun.versions[chosen])
+        residuals = self.residuals[chosen] if self.residuals.size else self.residuals
+        return self._replace(draw=draw, reply=reply, residuals=residuals, started=begun)
+
+
+def latest_of_each(clients: IntArray) -> IntArray:
+    """Return where each client stands last, in the order of these places.
+
+    >>> latest_of_each(np.array([3, 1, 3, 2]))
+    array([1, 2, 3])
+    """
+    _, places = np.unique(clients[::-1], return_index=True)
+    return np.sort(clients.size - 1 - places)

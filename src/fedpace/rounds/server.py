@@ -13,7 +13,7 @@ from fedpace.errors import InputError
 from fedpace.lookup import found
 from fedpace.rounds.backend import Reply
 from fedpace.rounds.memory import Memory, residuals
-from fedpace.rounds.seen import Seen
+from fedpace.rounds.seen import Seen, Started
 from fedpace.rounds.state import State
 from fedpace.sampling.design import Draw
 
@@ -34,7 +34,8 @@ class Server(Protocol):
 
         `draw` holds the clients that answered, in the order of `reply`, and their weights. It is
         not called for a round in which nobody answered. A server that has `informed = True` also
-        gets `seen=`, a `Seen` with the learning rate and p_i.
+        gets `seen=`, a `Seen` with the learning rate and p_i. One with `weigh(seen)` weights the
+        updates itself.
         """
 
 
@@ -129,39 +130,47 @@ def next_model(server: Server, state: Any, seen: Seen) -> tuple[FloatArray, Any]
 def applied(
     state: State,
     server: Server,
-    draw: Draw,
+    came: Draw,
     reply: Reply,
     *,
+    asked: IntArray,
     weights: FloatArray,
     learning_rate: float,
     shown: bool = False,
+    started: Started | None = None,
 ) -> tuple[State, Seen]:
     """Let the server make the next model; return the state after it, and what was seen.
 
-    Client i's update is weighted by weights_i / π_i, where π_i is the chance that it answers as
-    estimated from *earlier* rounds, (answers + 1) / (draws + 1) and at least 0.2. If answering is
-    independent of what the update says, and π_i right, the aggregate is unbiased: see
-    docs/method.md. If nobody answers the model stays as it is. `weights` are p_i of all clients.
-    Residuals are made only where they are to be `shown` to a sampler.
+    `came` holds those who answered, in the order of `reply`, `asked` all who were asked: without a
+    barrier some may be there twice. Client i's update is weighted by weights_i / π_i, where π_i is
+    the chance that it answers as estimated from *earlier* rounds, (answers + 1) / (draws + 1) and
+    at least 0.2. If answering is independent of what the update says, and π_i right, the aggregate
+    is unbiased: see docs/method.md. If nobody answers the model stays as it is. `weights` are p_i
+    of all clients. Residuals are made only where they are to be `shown` to a sampler.
     """
-    asked, answered = _grown(state.asked, weights.size), _grown(state.answered, weights.size)
-    places = np.searchsorted(draw.clients, reply.clients)  # replies come in any order
-    chances = (answered[reply.clients] + 1) / (asked[reply.clients] + 1)
-    used = Draw(reply.clients, draw.weights[places] / np.maximum(chances, LEAST_CHANCE))
-    # Where nobody knows the rate it is taken to be the same in every round.
-    rate = learning_rate if 0 < learning_rate < np.inf else 1.0
-    seen = Seen(state.parameters, rate, used, reply, weights)
+    draws, answers = _grown(state.asked, weights.size), _grown(state.answered, weights.size)
+    chances = (answers[came.clients] + 1) / (draws[came.clients] + 1)
+    used = Draw(came.clients, came.weights / np.maximum(chances, LEAST_CHANCE))
+    seen = Seen(state.parameters, usable(learning_rate), used, reply, weights)
+    seen = seen._replace(started=started, version=state.round)
     if reply.clients.size:
+        if hasattr(server, "weigh"):
+            seen = seen._replace(draw=used._replace(weights=server.weigh(seen)))
         if shown:
             seen = seen._replace(residuals=residuals(server, state.server, seen))
         parameters, memory = next_model(server, state.server, seen)
         state = state._replace(parameters=parameters, server=memory)
-    asked[draw.clients] += 1
-    answered[reply.clients] += 1
+    np.add.at(draws, asked, 1)
+    np.add.at(answers, reply.clients, 1)
     seconds = state.seconds + reply.lasted
     return state._replace(
-        round=state.round + 1, seconds=seconds, asked=asked, answered=answered
+        round=state.round + 1, seconds=seconds, asked=draws, answered=answers
     ), seen
+
+
+def usable(learning_rate: float) -> float:
+    """Return the rate; where nobody knows it, it is taken to be 1 in every round."""
+    return learning_rate if 0 < learning_rate < np.inf else 1.0
 
 
 def _grown(counts: IntArray, n: int) -> IntArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -13,27 +14,36 @@ from numpy.typing import NDArray
 from fedpace.checks import FloatArray, IntArray
 from fedpace.data.shards import Split
 from fedpace.models.model import Model
-from fedpace.rounds.backend import NOBODY, NOTHING, Evaluation, Reply, Task
+from fedpace.rounds.backend import NOBODY, NOTHING, Evaluation, Reply, Task, together
 from fedpace.rounds.local import Held, LocalSteps, Trained
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Presence, RoundTimes
 
 
 class _Underway(NamedTuple):
-    """A task, and the seconds that each of its clients takes."""
+    """A task, the seconds that each of its clients takes, and what came of it once trained."""
 
     task: Task
     seconds: FloatArray
+    trained: Trained | None = None
 
     @property
     def arrivals(self) -> FloatArray:
         """When each reply comes, by the clock of the run."""
         return self.task.seconds + self.seconds
 
+    @property
+    def reply(self) -> Reply:
+        """What its clients send back, once trained."""
+        assert self.trained is not None
+        updates, norms = self.trained
+        return Reply(self.task.clients, updates, self.seconds, norms)
+
     def part(self, chosen: NDArray[np.bool_]) -> _Underway:
         """Return what some of the clients do."""
         task = self.task._replace(clients=self.task.clients[chosen])
-        return _Underway(task, self.seconds[chosen])
+        trained = self.trained and Trained(*(each[chosen] for each in self.trained))
+        return _Underway(task, self.seconds[chosen], trained)
 
 
 class SimulatedClock(ABC):
@@ -56,8 +66,8 @@ class SimulatedClock(ABC):
         return self.times.usual if self.times_known else None
 
     @abstractmethod
-    def trained(self, task: Task) -> Trained:
-        """Let the clients of a task train."""
+    def trained_each(self, tasks: Sequence[Task]) -> list[Trained]:
+        """Let the clients of some tasks train, all at once where that is faster."""
 
     def present(self, round_index: int, seconds: float) -> Presence:  # noqa: ARG002
         """Return who is there at this time of the simulated clock."""
@@ -74,24 +84,34 @@ class SimulatedClock(ABC):
         underway = self._underway
         fresh = len(underway) == 1 and underway[0].task.seconds == self._now
         if fresh and count in (None, underway[0].seconds.size):
-            self._underway = []
-            return self._reply(underway[0])  # a round: exactly as long as its slowest client
+            self._train()
+            (whole,), self._underway = self._underway, []
+            return whole.reply  # a round: exactly as long as its slowest client
         arrivals = np.sort(np.concatenate([NOTHING, *(each.arrivals for each in underway)]))
         if not arrivals.size:
             return Reply(NOBODY, NOTHING.reshape(0, 0), NOTHING, NOTHING)
         last = arrivals[-1 if count is None else min(count, arrivals.size) - 1]
-        parts = [each.part(each.arrivals <= last) for each in underway]
-        rest = [each.part(each.arrivals > last) for each in underway]
+        if any(each.trained is None and (each.arrivals <= last).any() for each in underway):
+            self._train()
+        parts = [each.part(each.arrivals <= last) for each in self._underway]
+        rest = [each.part(each.arrivals > last) for each in self._underway]
         self._underway = [each for each in rest if each.seconds.size]
-        replies = [self._reply(each)[:4] for each in parts if each.seconds.size]
         waited, self._now = max(last - self._now, 0.0), max(last, self._now)
-        clients, updates, seconds, norms = map(np.concatenate, zip(*replies, strict=True))
-        return Reply(clients, updates, seconds, norms, waited=float(waited))
+        due = [each.reply for each in parts if each.seconds.size]
+        return together(due, waited=float(waited))
 
-    def _reply(self, underway: _Underway) -> Reply:
-        trained = self.trained(underway.task)
-        clients = underway.task.clients
-        return Reply(clients, trained.updates, underway.seconds, trained.grad_norms)
+    def drop(self) -> None:
+        """Forget what is under way: nobody will collect it."""
+        self._underway = []
+
+    def _train(self) -> None:
+        """Train all that is under way and was not yet, at once: what is not due will be soon."""
+        due = [each for each in self._underway if each.trained is None]
+        trained = iter(self.trained_each([each.task for each in due]))
+        self._underway = [
+            each._replace(trained=next(trained)) if each.trained is None else each
+            for each in self._underway
+        ]
 
 
 @dataclass(eq=False)
@@ -137,14 +157,26 @@ class Simulator(Held, SimulatedClock):
     def trained(self, task: Task) -> Trained:
         """Run E local steps of every client of the task."""
         rows = self._batches(task.round_index, task.clients)
-        return self.steps.train(
-            self.model,
-            task.parameters,
-            self._train_x,
-            self.data.train.y,
-            rows,
-            task.learning_rate,
-        )
+        return self._trained(rows, task.parameters, task.learning_rate)
+
+    def trained_each(self, tasks: Sequence[Task]) -> list[Trained]:
+        """Run E local steps of every client of these tasks, on stacked arrays."""
+        if len(tasks) < 2:
+            return [self.trained(task) for task in tasks]
+        counts = [task.clients.size for task in tasks]
+        rows = [self._batches(task.round_index, task.clients) for task in tasks]
+        models = np.repeat(np.array([task.parameters for task in tasks]), counts, axis=0)
+        rates = np.repeat([task.learning_rate for task in tasks], counts)
+        found = self._trained(np.concatenate(rows, axis=1), models, rates)
+        ends = np.cumsum(counts)[:-1]
+        parts = [np.split(each, ends) for each in found]
+        return [Trained(*each) for each in zip(*parts, strict=True)]
+
+    def _trained(
+        self, rows: NDArray[np.int64], parameters: FloatArray, rate: float | FloatArray
+    ) -> Trained:
+        x, y = self._train_x, self.data.train.y
+        return self.steps.train(self.model, parameters, x, y, rows, rate)
 
     def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:
         """Return the mean loss over all training samples and the accuracy on all held out."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -64,15 +64,13 @@ class Spread(SimulatedClock):
         """Return the model's initial parameters."""
         return self._initial.copy()
 
-    def trained(self, task: Task) -> Trained:
-        """Share the task's clients out among the workers' threads, in runs of neighbours."""
-        count = task.clients.size
+    def trained_each(self, tasks: Sequence[Task]) -> list[Trained]:
+        """Share the tasks' clients out among the workers' threads, in runs of neighbours."""
         threads = max(1, sum(self._client.nthreads().values()))
-        bounds = np.linspace(0, count, min(threads, count) + 1).astype(int).tolist()
-        shares = [task._replace(clients=task.clients[slice(*each)]) for each in pairwise(bounds)]
         submit = partial(self._client.submit, _called, self._recipe, "trained", pure=False)
-        parts: list[Trained] = self._client.gather([submit(share) for share in shares])
-        return Trained(*map(np.concatenate, zip(*parts, strict=True)))
+        sent = [[submit(share) for share in _shares_of(task, threads)] for task in tasks]
+        parts: list[list[Trained]] = self._client.gather(sent)
+        return [Trained(*map(np.concatenate, zip(*each, strict=True))) for each in parts]
 
     def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:
         """Return the global loss and the test accuracy, from one worker."""
@@ -81,6 +79,13 @@ class Spread(SimulatedClock):
         task = self._client.submit(_called, self._recipe, "evaluate", parameters, pure=False)
         evaluation: Evaluation = task.result()
         return evaluation
+
+
+def _shares_of(task: Task, threads: int) -> list[Task]:
+    """Cut a task into about as many as there are threads."""
+    count = task.clients.size
+    bounds = np.linspace(0, count, min(threads, count) + 1).astype(int).tolist()
+    return [task._replace(clients=task.clients[slice(*each)]) for each in pairwise(bounds)]
 
 
 # What runs on a worker. It keeps the latest simulator only: two may not fit into memory.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
-from fedpace.rounds.backend import NOBODY
+from fedpace.rounds.backend import NOBODY, NOTHING
 
 STRUCTURE = "structure"
 
@@ -21,7 +21,8 @@ class State(NamedTuple):
 
     `ended` says why training ended, `phase` what it is in. `asked` and `answered` count the
     rounds in which each client was drawn, and in which a reply of it was accepted; a client
-    beyond their end counts 0. `models` are those that a later phase may begin with.
+    beyond their end counts 0. `models` are those that a later phase may begin with. Without a
+    barrier, `sent` counts the tasks given out, and `owed` is the weight that each client is owed.
     """
 
     parameters: FloatArray
@@ -34,6 +35,8 @@ class State(NamedTuple):
     models: Mapping[str, Any] = {}
     sampler: Any = None
     server: Any = None
+    sent: int = 0
+    owed: FloatArray = NOTHING
 
 
 def packed(value: Any) -> dict[str, NDArray[Any]]:

@@ -194,14 +194,7 @@ def _floored_root(
         spread = float(importance @ (importance / q)) + c
         return math.log((1 + float(q @ excess)) / spread) - 2 * math.log(scale)
 
-    # Positive for small u, negative for large: step out from the free root until they differ.
-    direction = 1.0 if log_misfit(start) > 0 else -1.0
-    for doubling in range(DOUBLINGS):
-        end = max(start + direction * 2.0**doubling, LEAST_LOG)
-        if log_misfit(end) * direction <= 0:
-            break
-        start = end
-    root = _root(log_misfit, min(start, end), max(start, end))
+    root = falling_root(log_misfit, start)
     return _Root(math.exp(root.at), seen, root.converged)
 
 
@@ -225,6 +218,17 @@ def _floored_member(
         floored |= joined
     shape *= scale
     return np.maximum(shape, floors, out=shape), scale
+
+
+def falling_root(function: Callable[[float], float], start: float) -> _Root:
+    """Return where a function of log u is zero that is positive for small u, negative for large."""
+    direction = 1.0 if function(start) > 0 else -1.0
+    for doubling in range(DOUBLINGS):  # step out from the start until the sign changes
+        end = max(start + direction * 2.0**doubling, LEAST_LOG)
+        if function(end) * direction <= 0:
+            break
+        start = end
+    return _root(function, min(start, end), max(start, end))
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> _Root:

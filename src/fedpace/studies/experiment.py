@@ -1,9 +1,10 @@
 """One run of a study: a scheme and a seed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +16,16 @@ from fedpace.data.shards import Shards, Split
 from fedpace.data.synthetic import PAPER_SIZES, synthetic
 from fedpace.errors import InputError, MissingExtraError
 from fedpace.estimation.learned import learn, nothing_learned, profile_of
+from fedpace.estimation.no_barrier import BUFFERS
 from fedpace.estimation.pilots import Piloted
-from fedpace.estimation.policy import Pilots, WarmUp, sampler_for
+from fedpace.estimation.policy import (
+    Pilots,
+    WarmUp,
+    check_with_barrier,
+    check_without_barrier,
+    sampler_for,
+    stream_sampler_for,
+)
 from fedpace.estimation.solve import Solve
 from fedpace.models.logistic import Logistic
 from fedpace.models.model import Model
@@ -25,11 +34,12 @@ from fedpace.rounds import schedules
 from fedpace.rounds.backend import Backend
 from fedpace.rounds.checkpoint import Journal
 from fedpace.rounds.rows import Row
-from fedpace.rounds.run import Outcome, train
+from fedpace.rounds.run import train
 from fedpace.rounds.sampler import Known, Sampler
 from fedpace.rounds.server import server_named
 from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.stopping import Stop
+from fedpace.rounds.training import Outcome
 from fedpace.sampling.schemes import SCHEMES, needs_counts_only
 from fedpace.seeds import Seeds
 from fedpace.studies.study import ImagesSection, OwnSection, Study, SyntheticSection
@@ -76,11 +86,36 @@ def run_with(
         evaluate_every=1 if study.network is None else study.network.evaluate_every,
         journal=journal,
         watch=watch,
+        **_barrier(study, scheme),
     )
+
+
+def _barrier(study: Study, scheme: str) -> dict[str, Any]:
+    """Return what `train` is told of rounds, or that there are none."""
+    training = study.training
+    if not training.asynchronous:
+        return {}
+    buffer = BUFFERS.get(scheme, training.buffer)
+    return {"mode": training.mode, "at_once": training.slots, "buffer": buffer}
+
+
+def check_mode(study: Study, schemes: Sequence[str]) -> None:
+    """Refuse schemes that a study's mode has no place for, and more clients at work than it has."""
+    training, count = study.training, client_count(study)
+    if training.asynchronous and training.slots > count:
+        problem = f"at_once must be at most the number of clients, got {training.slots} for {count}"
+        raise InputError(f"{problem}; set training.at_once={max(count // 2, 1)}")
+    for scheme in schemes:
+        if training.asynchronous:
+            check_without_barrier(scheme)
+        else:
+            check_with_barrier(scheme)
 
 
 def sampler(study: Study, scheme: str, backend: Backend, seeds: Seeds) -> Sampler:
     """Return what a run draws by."""
+    if study.training.asynchronous:
+        return _stream_sampler(study, scheme, backend)
     section, k = study.sampling, study.training.k
     settings = section.model_dump(include={"refresh", "max_weight", "c_over_s0"})
     if scheme == "pace":  # which caps the weight of a round
@@ -95,6 +130,21 @@ def sampler(study: Study, scheme: str, backend: Backend, seeds: Seeds) -> Sample
         raise InputError(f"{problem}; set sampling.oracle=false")
     profile = measured_profile(study, backend, seeds)
     return Solve(found.scheme, k, max_weight=section.max_weight, profile=profile)
+
+
+def _stream_sampler(study: Study, scheme: str, backend: Backend) -> Sampler:
+    """Return what a run without a barrier draws by."""
+    if study.sampling.oracle:
+        remedy = "set sampling.oracle=false, or training.mode=synchronous"
+        raise InputError(f"sampling.oracle needs rounds, got mode asynchronous; {remedy}")
+    settings = study.sampling.model_dump(include={"warm_up", "refresh", "max_weight", "c_over_s0"})
+    return stream_sampler_for(
+        scheme,
+        study.training.slots,
+        buffer=study.training.buffer,
+        times_known=backend.usual_times is not None,
+        **settings,
+    )
 
 
 def _learning(study: Study) -> Pilots | WarmUp | None:

@@ -15,7 +15,7 @@ from fedpace.errors import InputError
 from fedpace.estimation.policy import named
 from fedpace.rounds.server import server_named
 from fedpace.studies.dask import run_on_cluster, run_spread
-from fedpace.studies.experiment import parsed_schedule, simulator
+from fedpace.studies.experiment import check_mode, parsed_schedule, simulator
 from fedpace.studies.processes import Done, Job, Order, run_in_processes
 from fedpace.studies.store import DamagedRunError, Store, run_key
 from fedpace.studies.study import Study
@@ -153,6 +153,7 @@ def checked_jobs(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> 
         )
     for scheme in schemes:
         named(scheme, argument="schemes")
+    check_mode(study, schemes)
     server_named(study.training.server)
     parsed_schedule(study.training.schedule)
     simulator(study, seeds[0])

@@ -23,7 +23,7 @@ from fedpace.files import UNREADABLE, write_through
 from fedpace.lookup import fingerprint
 from fedpace.profile import Profile
 from fedpace.rounds.rows import History, packed_rows, unpacked_rows
-from fedpace.rounds.run import Outcome
+from fedpace.rounds.training import Outcome
 from fedpace.studies.study import Study
 
 # What names a configuration without changing a number.

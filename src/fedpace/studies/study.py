@@ -108,7 +108,11 @@ class TrainingSection(_Section):
 
     `schedule` is inverse:RATE, constant:RATE or bound:MU:GAMMA. `server` makes the next model of
     the replies: average, memory, adam:RATE, yogi:RATE, or file.py:name; auto is memory for `pace`,
-    the average for all others.
+    what fedbuff and fedasync have published, the average for all others.
+
+    In the `mode` "asynchronous" no round is waited for: `at_once` clients are at work, by default
+    `k`, and every `buffer` updates make a step, by default as many as the scheme says, else
+    `at_once`. Rounds are then steps, and schemes that would have pilots warm up.
     """
 
     k: Count = 10
@@ -118,6 +122,26 @@ class TrainingSection(_Section):
     weight_decay: AtLeastZero = 0.0
     clip: Positive | None = None
     server: str = "auto"
+    mode: Literal["synchronous", "asynchronous"] = "synchronous"
+    at_once: Count | None = None
+    buffer: Count | None = None
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether no round is waited for."""
+        return self.mode == "asynchronous"
+
+    @property
+    def slots(self) -> int:
+        """The clients at work at the same time."""
+        return self.k if self.at_once is None else self.at_once
+
+    @model_validator(mode="after")
+    def _only_without_barrier(self) -> Self:
+        if not self.asynchronous and (self.at_once is not None or self.buffer is not None):
+            remedy = "set training.mode=asynchronous, or leave them out"
+            raise ValueError(f"at_once and buffer have no meaning in rounds; {remedy}")
+        return self
 
 
 class SamplingSection(_Section):

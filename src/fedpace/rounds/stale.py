@@ -1,0 +1,75 @@
+"""Servers that give old updates less weight, as published: baselines for runs without a barrier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedpace.checks import FloatArray
+from fedpace.rounds.backend import Reply
+from fedpace.rounds.seen import Seen
+from fedpace.rounds.server import Average
+from fedpace.sampling.design import Draw
+
+
+def staleness(seen: Seen) -> FloatArray:
+    """Return τ_i, the steps that were taken while each update was made; 0 in a round."""
+    if seen.started is None:
+        return np.zeros(seen.draw.clients.size)
+    return (seen.version - seen.started.versions).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class FedBuff(Average):
+    """w ← w + Σ s_i Δ_i / Σ s_i over the buffer, with s_i = (1 + τ_i)^−1/2 [Nguyen22].
+
+    Biased: slow clients are drawn less often, as they are less often free, and their updates are
+    older. Divided by Σ s_i as in FedScale [Lai22], so that steps keep their length; Nguyen divides
+    by the buffer, which shortens steps the more the older updates are.
+
+    Parameters
+    ----------
+    oldest : int ≥ 0
+        Updates that are more steps old than this are refused.
+    """
+
+    oldest: int = 100
+
+    def weigh(self, seen: Seen) -> FloatArray:
+        """Return s_i / Σ s."""
+        fresh = (1 + staleness(seen)) ** -0.5
+        weights: FloatArray = fresh / fresh.sum()
+        return weights
+
+
+@dataclass(frozen=True)
+class FedAsync(Average):
+    """w ← (1 − α_i) w + α_i w_i, with α_i = α (1 + τ_i)^−a, after every update [Xie19, Alg. 1].
+
+    w_i is the model that the client came to, from the one that it was sent. Biased, as `FedBuff`.
+    Differs from [Xie19]: local steps have no proximal term.
+
+    Parameters
+    ----------
+    mixing, exponent : float in (0, 1), float ≥ 0
+        α and a; Xie's are 0.6 and 0.5.
+    """
+
+    mixing: float = 0.6
+    exponent: float = 0.5
+
+    informed = True
+
+    def weigh(self, seen: Seen) -> FloatArray:
+        """Return α_i."""
+        weights: FloatArray = self.mixing * (1 + staleness(seen)) ** -self.exponent
+        return weights
+
+    def apply(  # type: ignore[override]
+        self, state: None, parameters: FloatArray, draw: Draw, reply: Reply, *, seen: Seen
+    ) -> tuple[FloatArray, None]:
+        """Mix the models in, one after the other."""
+        for weight, model, update in zip(draw.weights, seen.models, reply.updates, strict=True):
+            parameters = parameters + weight * (model + update - parameters)
+        return parameters, state

@@ -1,0 +1,181 @@
+"""What runs with and without a barrier share: begin, resume, evaluate, record, end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpace.profile import Profile
+from fedpace.rounds.backend import Backend
+from fedpace.rounds.checkpoint import Journal
+from fedpace.rounds.rows import History, Row, sustained_loss
+from fedpace.rounds.sampler import START, Known, Phase, Sampler, phase_of, plan_of
+from fedpace.rounds.schedules import Schedule
+from fedpace.rounds.seen import Seen
+from fedpace.rounds.server import AUTO, Server, server_named
+from fedpace.rounds.state import State
+from fedpace.rounds.stopping import Stop
+from fedpace.sampling.design import Design
+from fedpace.sampling.turns import Dispatch
+from fedpace.seeds import Seeds
+
+
+class Outcome(NamedTuple):
+    """A finished run: what happened, where it ended, and what the last design was solved for."""
+
+    history: History
+    state: State
+    design: Design | Dispatch
+    profile: Profile
+    notes: Mapping[str, Any] = {}
+
+
+class Training:
+    """Hold one training: `Run` goes by rounds, `Stream` has no barrier.
+
+    Parameters
+    ----------
+    backend, sampler : Backend, Sampler
+        Where clients train, and what to draw them from.
+    schedule, stop : function of the round, Stop
+        The learning rate, and when to end.
+    seeds, server : Seeds, Server
+        For the draws, and what becomes of the replies.
+    evaluate_every : int ≥ 0
+        Evaluate the global loss in every n-th round, and estimate it from the clients' own
+        losses in between; 0 for never. An estimate that would end the run is checked first.
+    journal : Journal, optional
+        Is told every finished round; rounds that it knows already are not done again.
+
+    Attributes
+    ----------
+    state, rows : State, list of Row
+        Where it stands, and what happened so far.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        sampler: Sampler,
+        *,
+        schedule: Schedule,
+        stop: Stop,
+        seeds: Seeds,
+        server: Server | None = None,
+        evaluate_every: int = 1,
+        journal: Journal | None = None,
+    ) -> None:
+        self.backend, self.sampler = backend, sampler
+        self.server = server_named(AUTO, sampler) if server is None else server
+        self._schedule, self._stop, self._seeds = schedule, stop, seeds
+        self._evaluate_every, self._journal = evaluate_every, journal
+        self._chance = float(seeds.stream("chance").random())
+        self.state: State
+        self._rng: np.random.Generator
+        self.rows: list[Row] = []
+        if journal is None or not self._resumed(journal):
+            self._begin()
+
+    @property
+    def ended(self) -> str:
+        """Why the run ended; empty while it goes on."""
+        return self.state.ended
+
+    @property
+    def phase(self) -> Phase:
+        """The part that the run is in."""
+        return phase_of(self.sampler, self.state.sampler)
+
+    def outcome(self) -> Outcome:
+        """Return what the run came to."""
+        known = self._known()
+        plan = plan_of(self.sampler, self.state.sampler, known)
+        profile = known.blank_profile if plan.profile is None else plan.profile
+        return Outcome(History(self.rows), self.state, plan.design, profile, plan.notes)
+
+    def _begin(self) -> None:
+        parameters = self.backend.initial()
+        sampler = self.sampler.init(self.backend.weights.size)
+        phase = phase_of(self.sampler, sampler)
+        server = self.server.init(parameters)
+        self.state = State(parameters, 0, 0.0, phase=phase.name, sampler=sampler, server=server)
+        self._rng = self._seeds.stream(*phase.stream)
+        found = self.backend.evaluate(parameters, due=not self._stop.blind)
+        loss, accuracy = (math.nan, math.nan) if found is None else found
+        row = Row(phase.name, 0, 0.0, loss, accuracy, 0.0, 0.0)
+        self.state = phase.kept(START, self.state, row)
+        self._record(row)
+
+    def _resumed(self, journal: Journal) -> bool:
+        """Take over what the journal knows; return whether that is anything."""
+        found = journal.resume()
+        if found is None:
+            return False
+        self.state, self.rows = found.state, list(found.rows)
+        self._rng = self._seeds.stream(*self.phase.stream)
+        self._rng.bit_generator.state = found.rng
+        self._end(self.rows[-1])
+        return True
+
+    def _known(self) -> Known:
+        backend, state = self.backend, self.state
+        known = Known(backend.weights, backend.usual_times, chance=self._chance)
+        return known._replace(round=state.round, seconds=state.seconds)
+
+    def _show(self, seen: Seen) -> None:
+        """Let a sampler that wants to look at the updates do so."""
+        see = getattr(self.sampler, "see", None)
+        if see is not None and seen.draw.clients.size:
+            self.state = self.state._replace(sampler=see(self.state.sampler, seen))
+
+    def _finished(self, row: Row) -> Row:
+        """Evaluate the model where that is due, and keep the row; a diverging one may overflow."""
+        row = self._evaluated(row)
+        if self.phase.until is None:
+            row = row._replace(sustained_loss=sustained_loss(self.rows, row))
+        row = row._replace(ended=self.phase.ending(self._stop).reason(row))
+        self._record(row)
+        return row
+
+    def _evaluated(self, row: Row) -> Row:
+        """Put the evaluated loss in its place, where it is due: the only place that decides."""
+        before = self.rows[-1]
+        if before.phase == row.phase and before.evaluated and not row.clients.size:  # same model
+            return row._replace(loss=before.loss, accuracy=before.accuracy)
+        every = self._evaluate_every
+        rule = self.phase.ending(self._stop)
+        promise = rule.promise(row)
+        unknown = not row.losses.size and not self._stop.blind
+        due = bool(promise) or unknown or (every > 0 and row.round % every == 0)
+        found = self.backend.evaluate(self.state.parameters, due=due)
+        if found is not None:
+            row = row._replace(accuracy=found.accuracy)
+            if not (self._stop.blind and math.isnan(found.loss)):
+                return row._replace(loss=found.loss)
+        unmeasured = row._replace(loss=math.nan)
+        # An estimate that nobody could check must not end the run.
+        return unmeasured if promise and rule.promise(unmeasured) != promise else row
+
+    def _record(self, row: Row) -> None:
+        """Let the sampler learn, change the phase if it says so, and keep the round."""
+        before, state = self.phase, self.state
+        self.rows.append(row)
+        self.state = state._replace(sampler=self.sampler.observe(state.sampler, row))
+        phase = self.phase
+        if phase.name != before.name:
+            self._rng = self._seeds.stream(*phase.stream)
+            self.state = phase.entered(before.kept(before.name, self.state, row))
+        self._end(row)
+        if self._journal is not None:
+            self._journal.record(self._kept(), row, self._rng)
+
+    def _kept(self) -> State:
+        """Return the state as it is to be resumed from."""
+        return self.state
+
+    def _end(self, row: Row) -> None:
+        ended = self.phase.over(self._stop, self.state, row)
+        self.state = self.state._replace(ended=ended)
