@@ -8,13 +8,8 @@ import numpy as np
 import pytest
 
 from fedpace.errors import InputError
-from fedpace.estimation.pace import (
-    FIRST_LEAN,
-    LARGEST_LEAN,
-    LEAST_LEAN,
-    Pace,
-    PaceState,
-)
+from fedpace.estimation.agreement import FIRST_LEAN, LARGEST_LEAN, LEAST_LEAN
+from fedpace.estimation.pace import Pace, PaceState
 from fedpace.estimation.policy import WarmUp, sampler_for
 from fedpace.rounds.backend import Reply
 from fedpace.rounds.rows import Row

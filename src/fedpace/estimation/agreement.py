@@ -7,6 +7,7 @@ numbers whatever the model's size.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypedDict
@@ -22,6 +23,10 @@ SKETCH = 256
 LOOKED_AT = 2**20
 # Clients whose latest update is remembered; where there are more, the latest drawn.
 REMEMBERED = 1024
+# c in units of the least second moment: where nothing is measured yet, and its limits.
+FIRST_LEAN, LEAST_LEAN, LARGEST_LEAN = 1.0, 0.1, 3.0
+# So many pairs of updates weigh as much as what is believed before.
+BELIEF = 10.0
 # How much of what was measured counts in the next round.
 KEPT_BEND, KEPT_LENGTH = 0.97, 0.8
 
@@ -89,8 +94,9 @@ def compared(agreement: Agreement, seen: Seen) -> Agreement:
 def with_length(agreement: Agreement, weights: FloatArray) -> Agreement:
     """Measure ‖Σ p_i Δ_i‖² anew from the latest update of each client, smoothed over rounds.
 
-    `weights` are p_i of those remembered. Clients not yet seen count as the mean of the others.
+    `weights` are p_i of all clients. Those not yet seen count as the mean of the others.
     """
+    weights = weights[agreement["clients"]]
     if not weights.size:
         return agreement
     mean = (weights / weights.sum()) @ agreement["updates"]
@@ -120,6 +126,20 @@ def measured_ratio(agreement: Agreement, learning_rate: float) -> Measured:
     if not curvature > 0:
         return Measured(np.inf, agreement["pairs"])
     return Measured(agreement["length"] / (learning_rate * curvature), agreement["pairs"])
+
+
+def leaning(
+    c: float, pairs: float, unit: float, *, given: float | None = None
+) -> tuple[float, str]:
+    """Return c in units of `unit`, the least second moment, and why; `given` comes before."""
+    if given is not None:
+        return given, "as given"
+    if math.isnan(c) or not pairs:
+        return FIRST_LEAN, "nothing measured yet"
+    trust = pairs / (pairs + BELIEF)
+    lean = FIRST_LEAN * min(max(c / (unit * FIRST_LEAN), 1e-6), 1e6) ** trust
+    told = f"measured on {pairs:.0f} pairs of updates"
+    return min(max(lean, LEAST_LEAN), LARGEST_LEAN), told
 
 
 def _sketches(vectors: Sequence[FloatArray]) -> FloatArray:

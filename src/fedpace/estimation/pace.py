@@ -13,16 +13,17 @@ from fedpace.errors import InputError
 from fedpace.estimation.agreement import (
     Agreement,
     compared,
+    leaning,
     measured_ratio,
     no_agreement,
     with_length,
 )
 from fedpace.estimation.learned import Learned, estimated_times, learn, nothing_learned, snapshot
+from fedpace.estimation.norms import believed, expected_norms, with_norms
 from fedpace.estimation.solve import WARM_UP, LatestPlan
 from fedpace.estimation.stride import Stride, after_round, first_stride
 from fedpace.estimation.turns import Balance, balanced, even_balance, grown, turn_of
 from fedpace.profile import Profile
-from fedpace.remote.screening import FEWEST, LARGEST_NORM, LONGEST_UPDATE
 from fedpace.rounds.memory import Memory
 from fedpace.rounds.rows import Row
 from fedpace.rounds.sampler import TRAIN, Known, Phase, Plan
@@ -34,16 +35,6 @@ from fedpace.sampling.tiers import least_moment, solve_tiers, tiers_by_time
 
 # The weight that a round may have at first, and at most: a longer step overshoots.
 ROUND_WEIGHTS = (1.5, 10.0)
-# c in units of the tiers' least second moment: where nothing is measured yet, and its limits.
-FIRST_LEAN, LEAST_LEAN, LARGEST_LEAN = 1.0, 0.1, 3.0
-# So many pairs of updates weigh as much as what is believed before.
-BELIEF = 10.0
-# How much a client's latest update counts in the norm that is expected of it.
-LATEST_NORM = 0.5
-# Shorter norms than this part of the median count as that: nobody has taught all there is.
-SHORTEST_NORM = 1e-3
-# Unknown norms count as one of the longer tenth, as in `learned`.
-LONG_NORM = 0.9
 
 
 class Basis(TypedDict):
@@ -156,12 +147,10 @@ class Pace:
     def see(self, state: PaceState, seen: Seen) -> PaceState:
         """Learn from the updates themselves: their lengths, and how they change."""
         state["balance"] = grown(state["balance"], seen.weights.size)
-        seen = _believed(seen, state["norms"])
+        seen = believed(seen, state["norms"])
         state["rate"] = seen.learning_rate
-        state["norms"] = _with_norms(state["norms"], seen)
-        agreement = compared(state["agreement"], seen)
-        remembered = agreement["clients"]
-        state["agreement"] = with_length(agreement, seen.weights[remembered])
+        state["norms"] = with_norms(state["norms"], seen)
+        state["agreement"] = with_length(compared(state["agreement"], seen), seen.weights)
         return state
 
     def observe(self, state: PaceState, row: Row) -> PaceState:
@@ -203,7 +192,7 @@ class Pace:
 
     def _solved(self, basis: Basis, known: Known) -> Plan:
         times = estimated_times(basis["learned"], known.n) if known.times is None else known.times
-        profile = Profile(known.weights, times, _expected_norms(basis["norms"], known.n))
+        profile = Profile(known.weights, times, expected_norms(basis["norms"], known.n))
         count = max(round(known.n / self.k), 1) if self.tiers is None else self.tiers
         count = min(count, known.n)
         if count == 1:
@@ -211,7 +200,7 @@ class Pace:
         tiers = tiers_by_time(times, count)
         importance = profile.importance
         unit = least_moment(importance, tiers, filled_places(importance, tiers, self.k))
-        lean, reason = self._lean(basis, unit)
+        lean, reason = leaning(basis["c"], basis["pairs"], unit, given=self.c_over_s0)
         # In the unit of S, which is K times E‖u‖² but for a constant.
         ratio = self.k * lean * unit + (self.k - 1) * float(importance @ importance)
         found = solve_tiers(
@@ -230,63 +219,12 @@ class Pace:
         why = f"{count} tiers, c = {lean:.2g} S₀: {reason}; {heaviest}"
         return Plan(design, profile, {"lean": lean}, why)
 
-    def _lean(self, basis: Basis, unit: float) -> tuple[float, str]:
-        """Return c in units of the least second moment, and why."""
-        if self.c_over_s0 is not None:
-            return self.c_over_s0, "as given"
-        c, pairs = basis["c"], basis["pairs"]
-        if math.isnan(c) or not pairs:
-            return FIRST_LEAN, "nothing measured yet"
-        trust = pairs / (pairs + BELIEF)
-        lean = FIRST_LEAN * min(max(c / (unit * FIRST_LEAN), 1e-6), 1e6) ** trust
-        told = f"measured on {pairs:.0f} pairs of updates"
-        return min(max(lean, LEAST_LEAN), LARGEST_LEAN), told
-
     def _without_tiers(self, profile: Profile) -> Plan:
         fleet = (profile.weights, profile.times, profile.grad_norms, profile.beta_over_alpha)
         found = solve_max_time(*fleet, self.k, max_weight=self.max_weight)
         tiers = np.zeros(profile.n, dtype=np.int64)
         design = Systematic(filled_places(found.q, tiers, self.k), profile.weights, solution=found)
         return Plan(design, profile, {}, "too few clients for tiers: systematic draws, c = S₀")
-
-
-def _believed(seen: Seen, norms: FloatArray) -> Seen:
-    """Leave out updates that are not finite, or far longer than usual: one shall not spoil sums.
-
-    `norms` are those known before. What is far longer is as at the border of a network.
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
-        latest = np.sqrt(np.vecdot(seen.residuals, seen.residuals))
-    fine = np.isfinite(latest)
-    usual = np.concatenate([norms[np.isfinite(norms)], latest[fine]])
-    if usual.size >= FEWEST and (middle := float(np.median(usual))) > 0:
-        fine &= latest <= LONGEST_UPDATE * middle
-    return seen if fine.all() else seen.only(fine)
-
-
-def _with_norms(norms: FloatArray, seen: Seen) -> FloatArray:
-    """Return the expected norms after the replies; a first one counts whole."""
-    clients, residuals = seen.draw.clients, seen.residuals
-    more = int(clients.max(initial=-1)) + 1 - norms.size
-    if more > 0:
-        norms = np.append(norms, np.full(more, math.nan))
-    latest = np.sqrt(np.vecdot(residuals, residuals))
-    before = np.where(np.isnan(norms[clients]), latest, norms[clients])
-    norms[clients] = before + LATEST_NORM * (latest - before)
-    return norms
-
-
-def _expected_norms(norms: FloatArray, n: int) -> FloatArray:
-    """Return one norm per client, within what one client may claim."""
-    every = np.append(norms, np.full(max(n - norms.size, 0), math.nan))
-    known = np.isfinite(every)
-    middle = float(np.median(every[known])) if known.any() else 0.0
-    if not middle > 0:
-        return np.ones(n)
-    bounded = np.clip(every[known], SHORTEST_NORM * middle, LARGEST_NORM * middle)
-    every[known] = bounded
-    every[~known] = np.quantile(bounded, LONG_NORM)
-    return every
 
 
 def _basis(state: PaceState) -> Basis:

@@ -18,6 +18,7 @@ from fedpace.estimation.no_barrier import (
     Shares,
 )
 from fedpace.estimation.pace import Pace
+from fedpace.estimation.pace_stream import PaceStream
 from fedpace.estimation.pilots import Piloted
 from fedpace.estimation.solve import Solve
 from fedpace.lookup import found
@@ -62,7 +63,7 @@ SAMPLERS: dict[str, Any] = {
 # All that comes with fedpace; what others have published needs more to be made.
 KNOWN = SCHEMES | SAMPLERS | {name: partial(Shares, name) for name in PUBLISHED}
 # What works where no round is waited for.
-WITHOUT_BARRIER = (*BY_COUNTS, *LEARNING, *PUBLISHED)
+WITHOUT_BARRIER = ("pace", *BY_COUNTS, *LEARNING, *PUBLISHED)
 # Rounds that the latter learns from, and after which it solves again, where nobody says: as `pace`.
 USUAL = {"warm_up": 3, "refresh": 10}
 
@@ -159,12 +160,17 @@ def stream_sampler_for(
     2
     """
     check_without_barrier(scheme)
+    chosen: dict[str, Any]
+    if isinstance(scheme, str) and scheme == "pace":  # which caps weights in its own way
+        own = {"warm_up": warm_up, "refresh": refresh, "c_over_s0": c_over_s0}
+        chosen = {name: value for name, value in own.items() if value is not None}
+        return PaceStream(at_once, buffer=buffer, **chosen)
     given: Any = named(scheme) if isinstance(scheme, str) else scheme
     if not is_scheme(given) and scheme not in WITHOUT_BARRIER:
         return _own_sampler(given, at_once, scheme)
     k = at_once if buffer is None else buffer
     first: Any = Shares("weighted", at_once)
-    chosen: dict[str, Any] = {}
+    chosen = {}
     if isinstance(scheme, str) and scheme in WITHOUT_BARRIER:
         given = Shares(scheme, at_once, times_known)
         chosen = {"server": SERVERS.get(scheme), "buffer": BUFFERS.get(scheme, buffer)}

@@ -56,9 +56,7 @@ class Dispatch(Protocol):
     def start(self, rng: np.random.Generator) -> FloatArray:
         """Return the credits to begin with."""
 
-    def next(
-        self, free: NDArray[np.bool_], credits: FloatArray, rng: np.random.Generator
-    ) -> Turn:
+    def next(self, free: NDArray[np.bool_], credits: FloatArray, rng: np.random.Generator) -> Turn:
         """Choose one of those who are free; the credits given stay as they are."""
 
     def seconds_per_completion(self, times: ArrayLike) -> float:
@@ -188,9 +186,7 @@ class AmongFree(_Shares):
         """Return credits that nobody looks at."""
         return np.zeros(self.n)
 
-    def next(
-        self, free: NDArray[np.bool_], credits: FloatArray, rng: np.random.Generator
-    ) -> Turn:
+    def next(self, free: NDArray[np.bool_], credits: FloatArray, rng: np.random.Generator) -> Turn:
         """Return who is drawn; the credits stay as they are."""
         clients = _those_free(free, self.n)
         chances = np.cumsum(self.q[clients])

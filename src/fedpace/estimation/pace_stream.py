@@ -1,0 +1,223 @@
+"""The sampler `pace` where no round is waited for: turns by P3, and steps as small as is borne."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+import numpy as np
+
+from fedpace.checks import FloatArray, positive_count
+from fedpace.estimation.agreement import (
+    Agreement,
+    compared,
+    leaning,
+    measured_ratio,
+    no_agreement,
+    with_length,
+)
+from fedpace.estimation.learned import Learned, estimated_times, learn, nothing_learned, snapshot
+from fedpace.estimation.norms import believed, expected_norms, with_norms
+from fedpace.estimation.solve import WARM_UP, LatestPlan
+from fedpace.estimation.stride import Stride, after_step, first_stride
+from fedpace.profile import Profile
+from fedpace.rounds.memory import Memory
+from fedpace.rounds.rows import Row
+from fedpace.rounds.sampler import TRAIN, Known, Phase, Plan
+from fedpace.rounds.seen import Seen
+from fedpace.sampling.shares import bounded_shares, solve_shares
+from fedpace.sampling.turns import InTurn
+
+# The fewest updates in a step: single ones failed where the learning rate does not fall.
+FEWEST = 2
+# The part of those at work that make a step at first.
+FIRST_PART = 0.5
+# Cap on the weight of a completion, next to its weight under weighted sampling.
+MAX_WEIGHT = 2.0
+
+
+class Basis(TypedDict):
+    """What a design is solved for."""
+
+    norms: FloatArray
+    learned: Learned
+    c: float
+    length: float
+    pairs: float
+    buffer: int
+
+
+class PaceStreamState(TypedDict):
+    """Completions so far, those at the latest solution, what was learned, and how long steps are.
+
+    `norms` are of residuals over their learning rate, NaN where there was none. `rate` is the
+    latest learning rate.
+    """
+
+    completions: int
+    solved: int
+    norms: FloatArray
+    rate: float
+    learned: Learned
+    agreement: Agreement
+    stride: Stride
+    basis: Basis
+
+
+@dataclass(frozen=True, eq=False)
+class PaceStream:
+    """Keep C clients at work, in turn, by shares that P3 finds, and step with few updates.
+
+    No pilots and no setting: the run begins with weighted shares and steps of C/2 updates. Norms
+    and times are learned from every reply; the shares minimise the time per progress, P3, which is
+    exact here, with c as measured. Steps are made of ever fewer updates, down to two, as long as
+    the loss bears it: see `after_step`.
+
+    Parameters
+    ----------
+    at_once : int ≥ 1
+        C, the clients at work.
+    warm_up, refresh : int ≥ 1
+        Completions, in units of C, before the first solution and between two.
+    max_weight : float ≥ 1
+        Cap on the weight of a completion, next to its weight under weighted sampling.
+    c_over_s0 : float > 0, optional
+        c in units of the least second moment of a step, instead of as measured.
+    buffer : int ≥ 1, optional
+        B, the updates in a step, instead of as the loss bears.
+    server : Server
+        What runs make of the replies where nobody says otherwise.
+
+    Examples
+    --------
+    >>> sampler = PaceStream(at_once=10)
+    >>> sampler.phase(sampler.init(n=100)).name
+    'warm-up'
+    """
+
+    at_once: int
+    warm_up: int = 3
+    refresh: int = 2
+    max_weight: float = MAX_WEIGHT
+    c_over_s0: float | None = None
+    buffer: int | None = None
+    server: Any = field(default_factory=Memory)
+    _latest: LatestPlan = field(default_factory=LatestPlan, repr=False)
+
+    def __post_init__(self) -> None:
+        positive_count("at_once", self.at_once)
+        positive_count("warm_up", self.warm_up, "give 3")
+        positive_count("refresh", self.refresh, "give 2")
+        if self.buffer is not None:
+            positive_count("buffer", self.buffer, "leave it out to have it steered")
+
+    def init(self, n: int) -> PaceStreamState:
+        """Return the state before the first task."""
+        state = PaceStreamState(
+            completions=0,
+            solved=0,
+            norms=np.full(n, math.nan),
+            rate=math.nan,
+            learned=nothing_learned(n),
+            agreement=no_agreement(),
+            stride=first_stride(self.at_once / self._first_buffer),
+            basis=Basis(
+                norms=np.full(n, math.nan),
+                learned=nothing_learned(n),
+                c=math.nan,
+                length=math.nan,
+                pairs=0.0,
+                buffer=self._first_buffer,
+            ),
+        )
+        return state
+
+    def phase(self, state: PaceStreamState) -> Phase:
+        """Return warm-up or training."""
+        return WARM_UP if state["completions"] < self.warm_up * self.at_once else TRAIN
+
+    def see(self, state: PaceStreamState, seen: Seen) -> PaceStreamState:
+        """Learn from the updates themselves: their lengths, and how they change."""
+        seen = believed(seen, state["norms"])
+        state["rate"] = seen.learning_rate
+        state["norms"] = with_norms(state["norms"], seen)
+        state["agreement"] = with_length(compared(state["agreement"], seen), seen.weights)
+        return state
+
+    def observe(self, state: PaceStreamState, row: Row) -> PaceStreamState:
+        """Learn times from a step, and how long steps may be; note what is known where it is due."""
+        if not row.round:
+            state["stride"] = after_step(state["stride"], row, self._limits)
+            return state
+        state["learned"] = learn(state["learned"], row)
+        state["completions"] += row.clients.size + row.missing.size
+        state["stride"] = after_step(state["stride"], row, self._limits)
+        since = state["completions"] - max(state["solved"], self.warm_up * self.at_once)
+        if since >= self.refresh * self.at_once or (since >= 0 and not state["solved"]):
+            state["solved"] = state["completions"]
+            state["basis"] = self._basis(state)
+        return state
+
+    def design(self, state: PaceStreamState, known: Known) -> Plan:
+        """Return the shares in use, and how many updates make a step now."""
+        basis = state["basis"]
+        solve = self._weighted if self.phase(state) is WARM_UP else self._solved
+        plan = self._latest.get(basis, known, lambda: solve(basis, known))
+        return plan._replace(buffer=self._buffer(state))
+
+    @property
+    def _first_buffer(self) -> int:
+        return max(round(FIRST_PART * self.at_once), 1)
+
+    @property
+    def _limits(self) -> tuple[float, float]:
+        fewest = min(FEWEST, self.at_once)
+        return 1.0, self.at_once / min(fewest, self._first_buffer)
+
+    def _buffer(self, state: PaceStreamState) -> int:
+        return self.buffer or max(round(self.at_once / state["stride"]["cap"]), 1)
+
+    def _weighted(self, basis: Basis, known: Known) -> Plan:
+        times = _times(basis, known)
+        shares = bounded_shares(known.weights, times, self.at_once)
+        design = InTurn(shares, known.weights, self.at_once)
+        return Plan(design, why="warm-up: weighted shares, to learn from")
+
+    def _solved(self, basis: Basis, known: Known) -> Plan:
+        times, norms = _times(basis, known), expected_norms(basis["norms"], known.n)
+        least = float(known.weights @ norms) ** 2  # S_0
+        buffer = basis["buffer"]
+        lean, reason = leaning(basis["c"], basis["pairs"], least / buffer, given=self.c_over_s0)
+        rest = 0.0 if math.isnan(basis["length"]) else (buffer - 1) * basis["length"]
+        profile = Profile(known.weights, times, norms, lean * least + rest)
+        found = solve_shares(
+            profile.weights,
+            profile.times,
+            profile.grad_norms,
+            profile.beta_over_alpha,
+            self.at_once,
+            self.max_weight,
+        )
+        design = InTurn(found.q, profile.weights, self.at_once, solution=found)
+        why = f"shares by P3, c = {lean:.2g} S₀: {reason}"
+        return Plan(design, profile, {"lean": lean}, why)
+
+    def _basis(self, state: PaceStreamState) -> Basis:
+        measured = measured_ratio(state["agreement"], state["rate"])
+        return Basis(
+            norms=state["norms"].copy(),
+            learned=snapshot(state["learned"]),
+            c=measured.c,
+            length=state["agreement"]["length"],
+            pairs=measured.pairs,
+            buffer=self._buffer(state),
+        )
+
+
+def _times(basis: Basis, known: Known) -> FloatArray:
+    if known.times is not None:
+        return known.times
+    if not (basis["learned"]["replies"] > 0).any():
+        return np.ones(known.n)
+    return estimated_times(basis["learned"], known.n)
