@@ -15,6 +15,7 @@ from typing import NamedTuple, TypedDict
 import numpy as np
 
 from fedpace.checks import FloatArray, IntArray
+from fedpace.errors import InputError
 from fedpace.rounds.seen import Seen, latest_of_each
 
 # Numbers in a sketch: inner products are off by about 1/√256 of the product of the lengths.
@@ -126,6 +127,13 @@ def measured_ratio(agreement: Agreement, learning_rate: float) -> Measured:
     if not curvature > 0:
         return Measured(np.inf, agreement["pairs"])
     return Measured(agreement["length"] / (learning_rate * curvature), agreement["pairs"])
+
+
+def check_lean(c: object) -> None:
+    """Refuse a given c that is not a positive number."""
+    if c is not None and not (isinstance(c, int | float) and 0 < c < math.inf):
+        got = f"{c!r:.40}; leave it out to have it measured"
+        raise InputError(f"c_over_s0 must be positive and finite, got {got}")
 
 
 def leaning(

@@ -9,9 +9,9 @@ from typing import Any, TypedDict
 import numpy as np
 
 from fedpace.checks import FloatArray, positive_count
-from fedpace.errors import InputError
 from fedpace.estimation.agreement import (
     Agreement,
+    check_lean,
     compared,
     leaning,
     measured_ratio,
@@ -119,10 +119,7 @@ class Pace:
         positive_count("refresh", self.refresh, "give the rounds between two solutions")
         if self.tiers is not None:
             positive_count("tiers", self.tiers)
-        c = self.c_over_s0
-        if c is not None and not (isinstance(c, int | float) and 0 < c < math.inf):
-            got = f"{c!r:.40}; leave it out to have it measured"
-            raise InputError(f"c_over_s0 must be positive and finite, got {got}")
+        check_lean(self.c_over_s0)
 
     def init(self, n: int) -> PaceState:
         """Return the state before the first round."""

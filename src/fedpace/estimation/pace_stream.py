@@ -11,6 +11,7 @@ import numpy as np
 from fedpace.checks import FloatArray, positive_count
 from fedpace.estimation.agreement import (
     Agreement,
+    check_lean,
     compared,
     leaning,
     measured_ratio,
@@ -27,6 +28,7 @@ from fedpace.rounds.rows import Row
 from fedpace.rounds.sampler import TRAIN, Known, Phase, Plan
 from fedpace.rounds.seen import Seen
 from fedpace.sampling.shares import bounded_shares, solve_shares
+from fedpace.sampling.solution import check_cap
 from fedpace.sampling.turns import InTurn
 
 # The fewest updates in a step: single ones failed where the learning rate does not fall.
@@ -111,10 +113,12 @@ class PaceStream:
         positive_count("refresh", self.refresh, "give 2")
         if self.buffer is not None:
             positive_count("buffer", self.buffer, "leave it out to have it steered")
+        check_cap("max_weight", self.max_weight, 1)
+        check_lean(self.c_over_s0)
 
     def init(self, n: int) -> PaceStreamState:
         """Return the state before the first task."""
-        state = PaceStreamState(
+        return PaceStreamState(
             completions=0,
             solved=0,
             norms=np.full(n, math.nan),
@@ -131,7 +135,6 @@ class PaceStream:
                 buffer=self._first_buffer,
             ),
         )
-        return state
 
     def phase(self, state: PaceStreamState) -> Phase:
         """Return warm-up or training."""
@@ -146,13 +149,12 @@ class PaceStream:
         return state
 
     def observe(self, state: PaceStreamState, row: Row) -> PaceStreamState:
-        """Learn times from a step, and how long steps may be; note what is known where it is due."""
+        """Learn times and how long steps may be; note what is known where a solution is due."""
+        state["stride"] = after_step(state["stride"], row, self._limits)
         if not row.round:
-            state["stride"] = after_step(state["stride"], row, self._limits)
             return state
         state["learned"] = learn(state["learned"], row)
         state["completions"] += row.clients.size + row.missing.size
-        state["stride"] = after_step(state["stride"], row, self._limits)
         since = state["completions"] - max(state["solved"], self.warm_up * self.at_once)
         if since >= self.refresh * self.at_once or (since >= 0 and not state["solved"]):
             state["solved"] = state["completions"]
@@ -172,16 +174,15 @@ class PaceStream:
 
     @property
     def _limits(self) -> tuple[float, float]:
-        fewest = min(FEWEST, self.at_once)
-        return 1.0, self.at_once / min(fewest, self._first_buffer)
+        return 1.0, self.at_once / min(FEWEST, self._first_buffer)
 
     def _buffer(self, state: PaceStreamState) -> int:
         return self.buffer or max(round(self.at_once / state["stride"]["cap"]), 1)
 
     def _weighted(self, basis: Basis, known: Known) -> Plan:
         times = _times(basis, known)
-        shares = bounded_shares(known.weights, times, self.at_once)
-        design = InTurn(shares, known.weights, self.at_once)
+        slots = min(self.at_once, known.n)
+        design = InTurn(bounded_shares(known.weights, times, slots), known.weights, slots)
         return Plan(design, why="warm-up: weighted shares, to learn from")
 
     def _solved(self, basis: Basis, known: Known) -> Plan:
@@ -191,15 +192,16 @@ class PaceStream:
         lean, reason = leaning(basis["c"], basis["pairs"], least / buffer, given=self.c_over_s0)
         rest = 0.0 if math.isnan(basis["length"]) else (buffer - 1) * basis["length"]
         profile = Profile(known.weights, times, norms, lean * least + rest)
+        slots = min(self.at_once, known.n)
         found = solve_shares(
             profile.weights,
             profile.times,
             profile.grad_norms,
             profile.beta_over_alpha,
-            self.at_once,
+            slots,
             self.max_weight,
         )
-        design = InTurn(found.q, profile.weights, self.at_once, solution=found)
+        design = InTurn(found.q, profile.weights, slots, solution=found)
         why = f"shares by P3, c = {lean:.2g} S₀: {reason}"
         return Plan(design, profile, {"lean": lean}, why)
 

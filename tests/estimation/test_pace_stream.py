@@ -1,0 +1,154 @@
+"""The sampler pace without a barrier: shares by P3, and steps as small as the loss bears."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpace.errors import InputError
+from fedpace.estimation.pace_stream import PaceStream
+from fedpace.estimation.policy import stream_sampler_for
+from fedpace.rounds.rows import Row
+from fedpace.rounds.run import train
+from fedpace.rounds.sampler import Known
+from fedpace.rounds.schedules import constant, inverse
+from fedpace.rounds.stopping import Stop
+from fedpace.rounds.training import Outcome
+from fedpace.sampling.shares import bounded_shares
+from fedpace.sampling.turns import InTurn
+from fedpace.seeds import Seeds
+from fedpace.times.round_times import Steady
+from tests.rounds.fakes import LARGER, small_simulator
+
+
+def trained(pace: PaceStream, backend: Any = None, *, steps: int = 60, **more: Any) -> Outcome:
+    how: dict[str, Any] = {"schedule": inverse(0.3), "stop": Stop(rounds=steps), "seeds": Seeds(0)}
+    how |= {"mode": "asynchronous", "at_once": pace.at_once, "buffer": pace.buffer}
+    return train(backend or small_simulator(times=Steady(LARGER)), pace, **how | more)
+
+
+def step(loss: float, *clients: int) -> Row:
+    """Return a step after which the loss was evaluated."""
+    numbers, ones = np.array(clients, dtype=np.int64), np.ones(len(clients))
+    return Row("train", 1, 1.0, loss, 0.5, 1.0, 1.0, numbers, ones / 4, ones, ones)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"at_once": 0}, "at_once must be .*, got 0"),
+        ({"at_once": 3, "warm_up": 0}, "warm_up must be .*, got 0; give 3"),
+        ({"at_once": 3, "refresh": 0}, "refresh must be .*, got 0; give 2"),
+        ({"at_once": 3, "buffer": 0}, "buffer must be .*, got 0; leave it out"),
+        ({"at_once": 3, "c_over_s0": -1.0}, "c_over_s0 must be positive and finite, got -1.0"),
+        ({"at_once": 3, "max_weight": 0.5}, "max_weight must be .*, got 0.5"),
+    ],
+)
+def test_a_bad_argument_is_one_line(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        PaceStream(**arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_begins_with_weighted_shares_and_goes_on_with_those_of_p3() -> None:
+    backend = small_simulator(times=Steady(LARGER))
+    rows = trained(PaceStream(2), backend).history.rows
+    assert {each.phase for each in rows} == {"warm-up", "train"}
+    begun = [each for each in rows[1:] if each.phase == "warm-up"]
+    assert sum(each.clients.size for each in begun) == 6  # three times those at work
+    assert begun[0].why == "warm-up: weighted shares, to learn from"
+    assert rows[-1].why.startswith("shares by P3, c = ")
+    assert "measured on" in rows[-1].why
+    assert rows[-1].loss < rows[0].loss
+
+
+def test_leans_to_the_fast_within_the_cap() -> None:
+    backend = small_simulator(times=Steady(LARGER))
+    design = trained(PaceStream(2, c_over_s0=100.0), backend).design
+    assert isinstance(design, InTurn)
+    weighted = bounded_shares(backend.weights, LARGER, 2)
+    assert design.q @ LARGER < weighted @ LARGER
+    assert (design.q >= weighted / 2 * (1 - 1e-6)).all()
+    assert design.q.min() < 0.6 * weighted[np.argmin(design.q)]
+
+
+def test_each_client_gets_its_part_of_all_weight() -> None:
+    backend = small_simulator(times=Steady(LARGER))
+    outcome = trained(PaceStream(2), backend, steps=600)
+    received = np.zeros(6)
+    for each in outcome.history.rows:
+        np.add.at(received, each.clients, each.weights)
+    assert np.abs(received / received.sum() - backend.weights).sum() < 0.03
+
+
+def test_steps_are_made_of_fewer_updates_while_the_loss_bears_it() -> None:
+    pace, known = PaceStream(12), Known(np.full(30, 1 / 30), np.ones(30))
+    state, buffers = pace.init(30), []
+    for loss in [1.0] * 40 + [9.0, 9.0]:
+        state = pace.observe(state, step(loss, 0, 1))
+        buffers.append(pace.design(state, known).buffer)
+    assert buffers[0] == 6
+    assert buffers[39] == 2
+    assert buffers == [*sorted(buffers[:40], reverse=True), 4, 4]
+
+
+def test_where_nobody_evaluates_the_loss_steps_stay_as_they_began() -> None:
+    pace, known = PaceStream(12), Known(np.full(30, 1 / 30), np.ones(30))
+    state = pace.init(30)
+    for _ in range(50):
+        state = pace.observe(state, step(math.nan, 0, 1)._replace(accuracy=math.nan))
+    assert pace.design(state, known).buffer == 6
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 5, 6])
+def test_any_number_of_clients_may_be_at_work(at_once: int) -> None:
+    outcome = trained(PaceStream(at_once), steps=40)
+    assert outcome.history.rows[-1].loss < outcome.history.rows[0].loss
+    assert all(each.clients.size <= max(at_once, 1) for each in outcome.history.rows)
+
+
+def test_with_fewer_clients_than_room_all_are_at_work() -> None:
+    pace = PaceStream(8)
+    plan = pace.design(pace.init(3), Known(np.full(3, 1 / 3), np.array([1.0, 2.0, 4.0])))
+    np.testing.assert_allclose(plan.design.q, np.array([4.0, 2.0, 1.0]) / 7)
+
+
+def test_a_given_buffer_and_c_are_kept() -> None:
+    outcome = trained(PaceStream(3, buffer=3, c_over_s0=0.7))
+    assert all(each.clients.size == 3 for each in outcome.history.rows[1:])
+    assert outcome.notes == {"lean": 0.7}
+    assert "as given" in outcome.history.rows[-1].why
+
+
+def test_hidden_times_are_learned() -> None:
+    backend = replace(small_simulator(times=Steady(LARGER)), times_known=False)
+    outcome = trained(PaceStream(2), backend, steps=200)
+    np.testing.assert_allclose(outcome.profile.times, LARGER)
+
+
+def test_one_wild_update_does_not_end_the_run() -> None:
+    class Wild(type(small_simulator())):  # type: ignore[misc]
+        """Its client 3 sends nothing finite in one task."""
+
+        def collect(self, count: int | None = None) -> Any:
+            reply = super().collect(count)
+            hit = (reply.clients == 3) & (self.__dict__.setdefault("wild", 0) < 1)
+            if hit.any():
+                self.__dict__["wild"] += 1
+                reply = reply._replace(grad_norms=np.where(hit, np.inf, reply.grad_norms))
+                reply.updates[hit] *= 1e12
+            return reply
+
+    calm = small_simulator(times=Steady(LARGER))
+    backend = Wild(**{name: getattr(calm, name) for name in calm.__dataclass_fields__})
+    outcome = trained(PaceStream(2), backend, steps=50, schedule=constant(0.01))
+    assert np.isfinite(outcome.profile.grad_norms).all()
+    assert outcome.history.rows[-1].round == 50
+
+
+def test_is_the_pace_of_studies_without_a_barrier() -> None:
+    made = stream_sampler_for("pace", 4, refresh=7, max_weight=9.0)
+    assert isinstance(made, PaceStream)
+    assert (made.at_once, made.refresh, made.max_weight, made.buffer) == (4, 7, 2.0, None)
