@@ -19,7 +19,8 @@ GROWTH, STEP_GROWTH, CUT = 1.3, 1.1, 0.5
 
 
 class Stride(TypedDict):
-    """The cap on the weight of a round, the latest evaluated loss, and the heaviest round since.
+    """The cap on the weight of a round, the latest evaluated loss, the heaviest round since, and
+    how often the cap was cut.
 
     Without a barrier the cap is C/B: how much one update weighs in a step, next to how much it
     would if all at work made one.
@@ -28,11 +29,12 @@ class Stride(TypedDict):
     cap: float
     loss: float
     heaviest: float
+    cuts: int
 
 
 def first_stride(cap: float) -> Stride:
     """Return the state before the first round."""
-    return Stride(cap=cap, loss=math.nan, heaviest=0.0)
+    return Stride(cap=cap, loss=math.nan, heaviest=0.0, cuts=0)
 
 
 def after_round(stride: Stride, row: Row, limits: tuple[float, float]) -> Stride:
@@ -44,19 +46,22 @@ def after_round(stride: Stride, row: Row, limits: tuple[float, float]) -> Stride
     """
     heaviest = max(stride["heaviest"], float(row.weights.sum()))
     if not _is_known(row):
-        return Stride(cap=stride["cap"], loss=stride["loss"], heaviest=heaviest)
-    cap = stride["cap"]
-    if heaviest >= HEAVY * cap:
-        cap = _steered(cap, min(cap, heaviest), row.loss, stride["loss"], GROWTH, limits)
-    return Stride(cap=cap, loss=row.loss, heaviest=0.0)
+        return Stride(**{**stride, "heaviest": heaviest})
+    if heaviest < HEAVY * stride["cap"]:
+        return Stride(**{**stride, "loss": row.loss, "heaviest": 0.0})
+    return _steered(stride, min(stride["cap"], heaviest), row.loss, GROWTH, limits)
 
 
 def after_step(stride: Stride, row: Row, limits: tuple[float, float]) -> Stride:
-    """Return the state after a step without a barrier: by the same rule, with a growth of 1.1."""
+    """Return the state after a step without a barrier, by the same rule; every step counts.
+
+    Growth is 1.1 until the first cut, its root after that, and so on: where the learning rate does
+    not fall, neither does the noise, and steps must settle.
+    """
     if not _is_known(row):
         return stride
-    cap = _steered(stride["cap"], stride["cap"], row.loss, stride["loss"], STEP_GROWTH, limits)
-    return Stride(cap=cap, loss=row.loss, heaviest=0.0)
+    growth = STEP_GROWTH ** (1 / (1 + stride["cuts"]))
+    return _steered(stride, stride["cap"], row.loss, growth, limits)
 
 
 def _is_known(row: Row) -> bool:
@@ -64,13 +69,14 @@ def _is_known(row: Row) -> bool:
 
 
 def _steered(
-    cap: float, tried: float, loss: float, before: float, growth: float, limits: tuple[float, float]
-) -> float:
-    """Return the next cap, after `tried` took the loss from `before` to where it is."""
+    stride: Stride, tried: float, loss: float, growth: float, limits: tuple[float, float]
+) -> Stride:
+    """Return the state with the next cap, after `tried` took the loss to where it is."""
+    cap, cuts, before = stride["cap"], stride["cuts"], stride["loss"]
     rise = loss - before
     if rise > TOO_MUCH * abs(before):
-        cap = CUT * tried
+        cap, cuts = CUT * tried, cuts + 1
     elif rise < FINE * abs(before):
         cap *= growth
     least, most = limits
-    return max(least, min(cap, most))
+    return Stride(cap=max(least, min(cap, most)), loss=loss, heaviest=0.0, cuts=cuts)
