@@ -146,7 +146,7 @@ def test_a_scheme_that_is_a_function_learns_first_unless_it_says_that_it_need_no
         strategy = trained(tmp_path / f"{len(phases)}.npz", scheme=scheme)
         assert {row.phase for row in strategy.history.rows} == phases
         assert strategy.outcome is not None
-        q = strategy.outcome.design.q  # type: ignore[attr-defined]
+        q = strategy.outcome.design.q  # type: ignore[union-attr]
         np.testing.assert_allclose(q, squared(strategy.outcome.profile, 4).q)  # type: ignore[attr-defined]
 
 

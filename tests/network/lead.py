@@ -1,7 +1,8 @@
-"""A server as a process, which goes on from its checkpoint; arguments: PORT FILE ROUNDS."""
+"""A server as a process, which goes on from its checkpoint; arguments: PORT FILE ROUNDS MODE."""
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from fedpace.estimation.solve import Solve
 from fedpace.network.device_server import DeviceServer
@@ -19,8 +20,9 @@ from tests.network.fleet import MODEL, NAMES, SEED, N
 ABOUT = {"seed": SEED}
 
 
-def trained(backend: Backend, file: Path, rounds: int) -> list[Row]:
+def trained(backend: Backend, file: Path, rounds: int, mode: str = "synchronous") -> list[Row]:
     """Train so many rounds with a checkpoint after each."""
+    how: dict[str, Any] = {} if mode == "synchronous" else {"at_once": 2, "buffer": 2}
     outcome = train(
         backend,
         Solve(SCHEMES["uniform"], k=2),
@@ -28,16 +30,18 @@ def trained(backend: Backend, file: Path, rounds: int) -> list[Row]:
         stop=Stop(rounds=rounds),
         seeds=Seeds(SEED),
         journal=Checkpoint(file, ABOUT),
+        mode=mode,
+        **how,
     )
     return list(outcome.history.rows)
 
 
 def main() -> None:
-    port, file, rounds = sys.argv[1:]
+    port, file, rounds, *mode = sys.argv[1:]
     with DeviceServer(NAMES, port=int(port)) as server:
         devices = Devices(server, MODEL, Seeds(SEED), least=N, patience=60.0)
         devices.prepare({"seed": SEED})
-        trained(devices, Path(file), int(rounds))
+        trained(devices, Path(file), int(rounds), *mode)
 
 
 if __name__ == "__main__":

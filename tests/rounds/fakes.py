@@ -20,6 +20,7 @@ from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.state import State
 from fedpace.rounds.training import Outcome
 from fedpace.sampling.design import Design
+from fedpace.sampling.turns import Dispatch
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import EVERYONE, Presence, RoundTimes, Varying
 
@@ -99,12 +100,12 @@ def loss_of(parameters: FloatArray) -> float:
 class Fixed:
     """A sampler that always draws from one design, and learns nothing."""
 
-    given: Design
+    given: Design | Dispatch
 
     def init(self, n: int) -> None:
         pass
 
-    def design(self, state: None, known: Known) -> Design:
+    def design(self, state: None, known: Known) -> Any:
         return self.given
 
     def observe(self, state: None, row: Row) -> None:

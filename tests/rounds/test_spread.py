@@ -1,7 +1,7 @@
 """Clients of a round spread over Dask workers give the simulator's numbers."""
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ import pytest
 from fedpace.conformance.backends import check_backend
 from fedpace.errors import InputError
 from fedpace.estimation.pace import Pace
+from fedpace.estimation.policy import stream_sampler_for
 from fedpace.rounds.backend import Backend, Task
 from fedpace.rounds.local import Trained
 from fedpace.rounds.run import train
@@ -129,6 +130,17 @@ def paced(backend: Backend) -> Outcome:
     return train(backend, Pace(k=2), schedule=inverse(0.1), stop=Stop(rounds=12), seeds=Seeds(3))
 
 
+def streamed(backend: Backend) -> Outcome:
+    sampler = stream_sampler_for("weighted", 3, buffer=2)
+    how: dict[str, Any] = {"mode": "asynchronous", "at_once": 3, "buffer": 2}
+    stop = Stop(rounds=12)
+    return train(backend, sampler, schedule=inverse(0.1), stop=stop, seeds=Seeds(3), **how)
+
+
+def test_without_a_barrier_tasks_are_spread_too(workers: Workers) -> None:
+    assert_same_outcome(streamed(Spread(workers.client, twin)), streamed(twin()))
+
+
 def test_pace_sees_the_same_updates_and_draws_the_same(workers: Workers) -> None:
     assert_same_outcome(paced(Spread(workers.client, twin)), paced(twin()))
 
@@ -138,10 +150,10 @@ class Losing(Spread):
 
     doomed: Any = None
 
-    def trained(self, task: Task) -> Trained:
-        if task.round_index == 3:
+    def trained_each(self, tasks: Sequence[Task]) -> list[Trained]:
+        if tasks[0].round_index == 3:
             self.doomed.kill()  # its share of this round goes to another
-        return super().trained(task)
+        return super().trained_each(tasks)
 
 
 def test_a_run_that_loses_a_worker_is_that_of_the_simulator(workers: Workers) -> None:

@@ -143,7 +143,7 @@ def test_lazy_training_gives_each_task_the_numbers_it_has_alone() -> None:
     assert one.collect().clients.size == 0
 
 
-FLEETS = {
+FLEETS: dict[str, Any] = {
     "heavy tails": (60, 10, lambda rng: rng.pareto(1.2, 60) + 0.1),
     "one slower than all others together": (60, 10, lambda _: np.append(np.ones(59), 300.0)),
     "hardly more clients than slots": (12, 10, lambda rng: rng.pareto(1.2, 12) + 0.1),
@@ -164,7 +164,7 @@ def test_each_client_gets_its_part_of_all_weight(fleet: str, leaning: bool) -> N
     given = given_weights([design], times, 100_000)
     # Where everyone is always at work nobody can be chosen, and turns come as they come.
     assert np.abs(given / given.sum() - p).sum() < (0.01 if at_once < n else 0.02)
-    assert abs(given.sum() / 100_000 - 1) < (0.05 if at_once < n else 0.15)  # steps keep length
+    assert abs(given.sum() / 100_000 - 1) < (0.1 if at_once < n else 0.15)  # steps keep length
 
 
 def test_parts_stay_right_when_shares_change_all_the_time() -> None:

@@ -76,11 +76,12 @@ def lab_run_command(
     from fedpace.network.tls import server_context
     from fedpace.studies.record import write_record
 
-    names = options.named_schemes(schemes, named, every=options.TRAINED)
     numbers = range(first_seed, first_seed + seeds)
     place = _lab(name, state) if listen is None else _listening(listen, devices, certs)
     network = {"deadline": deadline, "evaluate_every": evaluate_every}
     study = _study(setup, overrides or [], place, **network)
+    every = options.trained(study.training.asynchronous)
+    names = options.named_schemes(schemes, named, every=every)
     if least is not None and least > len(place.devices):
         raise InputError(f"--least must be at most {len(place.devices)}, got {least}; lower it")
     jobs = jobs_of(study, names, numbers)

@@ -23,7 +23,8 @@ def check_backend(make: Callable[[], Backend]) -> None:
     The rules: weights are positive and sum to 1; who is present is one truth value per client; a
     task is given out without waiting, and its replies are collected all at once or one by one;
     a reply tells of clients that were asked, each once; with nothing given out there is nothing
-    to collect; an evaluation that is not due costs the clients nothing.
+    to collect; an evaluation that is not due costs the clients nothing; training works in rounds
+    and without.
 
     Parameters
     ----------
@@ -43,6 +44,7 @@ def check_backend(make: Callable[[], Backend]) -> None:
     found = backend.evaluate(backend.initial(), due=False)
     must(found is None or len(found) == 2, "an evaluation must be loss and accuracy, or None")
     _check_training(backend)
+    _check_stream(backend)
 
 
 def _check_fleet(backend: Backend) -> None:
@@ -115,3 +117,23 @@ def _check_training(backend: Backend) -> None:
     seconds = [row.seconds for row in outcome.history.rows]
     must(seconds == sorted(seconds), f"the clock must not go back, got {seconds}")
     must(outcome.state.round == 3, f"three rounds must be three, got {outcome.state.round}")
+
+
+def _check_stream(backend: Backend) -> None:
+    """Train without a barrier: two clients at work, each sent out again as soon as it is back."""
+    outcome = train(
+        backend,
+        Solve(SCHEMES["weighted"], k=2),
+        schedule=constant(0.01),
+        stop=Stop(rounds=4),
+        seeds=Seeds(0),
+        mode="asynchronous",
+        at_once=2,
+        buffer=1,
+    )
+    rows = outcome.history.rows[1:]
+    seconds = [row.seconds for row in rows]
+    must(seconds == sorted(seconds), f"the clock must not go back, got {seconds}")
+    counts = [row.clients.size + row.missing.size for row in rows]
+    must(counts == [1] * 4, f"each of four steps must be of one update, got {counts}")
+    backend.collect()

@@ -153,8 +153,8 @@ class Attendance:
         return ready == len(server.names) or (ready >= self.least and away) or None
 
     def _enough(self, at_work: Collection[int]) -> list[int] | None:
-        free = [client for client in self.server.free if client not in at_work]
-        return free if free and len(free) + len(at_work) >= self.least else None
+        free = self.server.free  # among them may be some whose answers were not looked at yet
+        return free if free and len({*free, *at_work}) >= self.least else None
 
     def _wait(self, look: Callable[[], T | None], *, quiet: float = 0.0) -> T:
         return waited_for(

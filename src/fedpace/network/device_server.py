@@ -125,8 +125,8 @@ class DeviceServer:
         seconds: float,
         most_floats: int = 0,
         **fields: object,
-    ) -> None:
-        """Ask clients, and do not wait for the answers.
+    ) -> int:
+        """Ask clients, and do not wait for the answers; return the number of the task.
 
         `tell` is called once for each in the server's thread: when it has answered, with at most
         `most_floats` numbers, when it is gone, or when `seconds` are over.
@@ -134,6 +134,7 @@ class DeviceServer:
         self._task += 1
         question = Question.about(kind, self._task, floats, most_floats=most_floats, **fields)
         self._in_loop(self._lobby.ask(clients, question, tell, seconds))
+        return question.task
 
     def wait(self, seconds: float) -> None:
         """Wait until who can be asked may have changed, at most `seconds`."""

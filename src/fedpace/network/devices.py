@@ -13,6 +13,7 @@ from fedpace.checks import FloatArray
 from fedpace.errors import InputError, TooFewClientsError
 from fedpace.models.model import Model
 from fedpace.network.attendance import GRACE, Attendance, Deadlines, Inbox
+from fedpace.network.connection import Response
 from fedpace.network.device_server import DeviceServer
 from fedpace.network.screen import Screen
 from fedpace.network.wire import Floats
@@ -81,6 +82,8 @@ class Devices:
         self._screen = Screen(model.size, server.refuse, self._counts)
         self._weights: FloatArray | None = None
         self._inbox = Inbox()
+        self._asked: dict[int, int] = {}  # the latest task of each client
+        self._late: list[Response] = []
 
     def prepare(self, job: dict[str, Any], samples: Mapping[str, int] | None = None) -> None:
         """Send the job to every device, and wait until all have answered with their counts.
@@ -152,7 +155,7 @@ class Devices:
         return self._model.initial(self._seeds.stream("init"))
 
     def present(self, round_index: int, seconds: float) -> Presence:  # noqa: ARG002
-        """Return who is there, prepared, and owes no answer; wait for `least`, those at work too.
+        """Return who is there, prepared, and owes no answer; with nobody at work wait for `least`.
 
         Raises
         ------
@@ -160,7 +163,10 @@ class Devices:
             If there are fewer after `patience` seconds.
         """
         mask = np.zeros(len(self._server.names), dtype=np.bool_)
-        mask[self._attendance.wait_for_least(self._inbox.at_work)] = True
+        if at_work := self._inbox.at_work:  # whoever comes back soon need not be waited for
+            mask[[client for client in self._server.free if client not in at_work]] = True
+            return Presence(mask)
+        mask[self._attendance.wait_for_least(at_work)] = True
         waited, self._attendance.waited = self._attendance.waited, 0.0
         return Presence(mask, waited)
 
@@ -169,7 +175,7 @@ class Devices:
         self._learn_from_the_late()
         clients = task.clients.tolist()
         self._inbox.expect(clients)
-        self._server.ask(
+        number = self._server.ask(
             "train",
             clients,
             _sent(task.parameters),
@@ -179,12 +185,14 @@ class Devices:
             round=task.round_index,
             learning_rate=task.learning_rate,
         )
+        self._asked.update(dict.fromkeys(clients, number))
 
     def collect(self, count: int | None = None) -> Reply:
         """Wait for the next `count` of those at work, or for all, each until its deadline.
 
         A round lasts as long as its slowest reply, or as the longest wait for one that did not
-        come. Without a barrier, what passed since the last replies counts.
+        come. Where only some are waited for, what passed since the last replies counts, and updates
+        that came after their deadline are handed over too.
         """
         came, waited = self._inbox.take(count)
         accepted = self._screen.updates(came)
@@ -195,13 +203,28 @@ class Devices:
         refused = [each.client for each in missing if each.problem not in ("lost", "late")]
         if missing and waited is None:
             waited = max(each.seconds for each in came)
-        return as_reply(accepted, length=self._model.size, refused=refused, waited=waited)
+        if count is not None:
+            accepted += self._screen.updates(self._taken_late())
+        return as_reply(
+            accepted,
+            length=self._model.size,
+            refused=refused,
+            waited=waited,
+            missing=[each.client for each in missing],
+        )
+
+    def _taken_late(self) -> list[Response]:
+        """Return the late updates of tasks that nobody has done since, each once."""
+        self._learn_from_the_late()
+        late, self._late = self._late, []
+        now = [each for each in late if each.frame.header.get("task") == self._asked[each.client]]
+        return [each._replace(problem="") for each in now]
 
     def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:
         """Ask all who are free for their loss and for what they classify right; None if not `due`.
 
-        The mean is over those who answer. A model whose loss is not finite on most of them has
-        diverged: the loss is NaN.
+        The mean is over those who answer; those at work count with what they said last. A model
+        whose loss is not finite on most of them has diverged: the loss is NaN.
         """
         if not due:
             return None
@@ -217,7 +240,7 @@ class Devices:
             for each in came:
                 if not each.problem:
                     self._evaluations.observe(each.client, each.seconds)
-            if (evaluation := self._screen.evaluation(came)) is not None:
+            if (evaluation := self._screen.evaluation(came, self._inbox.at_work)) is not None:
                 return evaluation
         raise TooFewClientsError(
             f"at least one device must evaluate the model, got none in {ATTEMPTS} attempts, the "
@@ -230,6 +253,8 @@ class Devices:
             evaluated = response.frame.kind == "counts"
             deadlines = self._evaluations if evaluated else self._deadlines
             deadlines.observe(response.client, response.seconds)
+            if not evaluated and response.client in self._asked:
+                self._late.append(response)
 
 
 def _sent(parameters: FloatArray) -> Floats:

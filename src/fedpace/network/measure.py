@@ -21,7 +21,7 @@ from fedpace.rounds.checkpoint import Checkpoint
 from fedpace.rounds.rows import Row
 from fedpace.rounds.server import server_named
 from fedpace.seeds import Seeds
-from fedpace.studies.experiment import model_of, parsed_schedule, run_with
+from fedpace.studies.experiment import check_mode, model_of, parsed_schedule, run_with
 from fedpace.studies.processes import Job
 from fedpace.studies.runner import is_stored
 from fedpace.studies.store import Store, run_key
@@ -101,6 +101,7 @@ def jobs_of(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> list[
     """Return the runs in their order: every scheme with the first seed, then with the next."""
     for scheme in schemes:
         named(scheme, argument="schemes")
+    check_mode(study, schemes)
     server_named(study.training.server)
     parsed_schedule(study.training.schedule)
     return [Job(scheme, seed) for seed in seeds for scheme in schemes]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import median_low
 from typing import Any
 
@@ -37,6 +37,7 @@ class Screen:
         self._roster = roster
         self._border = Border()
         self._held_out: dict[int, int] = {}
+        self._latest: dict[int, Counted] = {}
 
     def count(self, client: int, value: object) -> bool:
         """Return whether a device's number of samples is one, and the one that it said before."""
@@ -86,8 +87,14 @@ class Screen:
             response.frame.length,
         )
 
-    def evaluation(self, responses: Sequence[Response]) -> Evaluation | None:
-        """Return F(w) and the accuracy over those who answered, or None if nobody did."""
+    def evaluation(
+        self, responses: Sequence[Response], at_work: Collection[int] = ()
+    ) -> Evaluation | None:
+        """Return F(w) and the accuracy over those who answered, or None if nobody did.
+
+        Those `at_work`, who could not be asked, count with what they said of an earlier model:
+        without them, the slow would hardly ever count.
+        """
         came = [response for response in responses if not response.problem]
         losses = [response.frame.header.get("loss") for response in came]
         if came and 2 * losses.count(None) > len(came):
@@ -96,6 +103,9 @@ class Screen:
         shares = {each.client: share for each in came if (share := self._share(each)) is not None}
         if not shares:
             return None
+        busy = {client: self._latest[client] for client in at_work if client in self._latest}
+        self._latest.update(shares)
+        shares = busy | shares
         rows = [(self._samples(client), *share) for client, share in self._bounded(shares)]
         samples, means, correct, held_out = np.array(rows, dtype=np.float64).T
         accuracy = correct.sum() / held_out.sum() if held_out.any() else math.nan

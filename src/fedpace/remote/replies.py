@@ -33,6 +33,7 @@ def as_reply(
     length: int,
     refused: Sequence[int] = (),
     waited: float | None = None,
+    missing: Sequence[int] = (),
 ) -> Reply:
     """Put accepted updates of `length` numbers together, clients ascending.
 
@@ -52,4 +53,5 @@ def as_reply(
         bytes_up=np.array([each.bytes_up for each in ordered], dtype=np.int64),
         refused=np.array(sorted(refused), dtype=np.int64),
         waited=waited,
+        missing=np.array(sorted(missing), dtype=np.int64),
     )

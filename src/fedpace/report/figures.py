@@ -37,15 +37,18 @@ COLOURS = {
     "optimal-tiers": "#CC79A7",
     "pace": "#0072B2",
     "optimal-mean-no-pilots": "#882255",
+    "fedbuff": "#AA4499",
+    "fedasync": "#999933",
 }
 # For schemes of a user's own, from Tol's.
-OTHER_COLOURS = ("#661100", "#44AA99", "#AA4499", "#999933", "#332288", "#DDCC77")
+OTHER_COLOURS = ("#661100", "#44AA99", "#332288", "#DDCC77")
 # A colour's lighter shade is mixed with so much white.
 PALE = 0.6
 
 
 def colour(scheme: str) -> str:
-    """Return a scheme's colour, the same in every figure."""
+    """Return a scheme's colour, the same in every figure and mode."""
+    scheme = scheme.partition(" (")[0]
     own = OTHER_COLOURS[crc32(scheme.encode()) % len(OTHER_COLOURS)]
     return COLOURS.get(scheme, own)
 

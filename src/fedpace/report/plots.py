@@ -12,7 +12,7 @@ from fedpace.checks import FloatArray
 from fedpace.report.curves import Abscissa, Curve, Ordinate, panel
 from fedpace.report.figures import colour
 from fedpace.report.sensitivity import Sensitivity, baseline_seconds, places, sensitivities
-from fedpace.report.setups import Setup, Sweep, optimising
+from fedpace.report.setups import NO_BARRIER, Setup, Sweep, optimising
 from fedpace.report.study_figures import LABELS, chances_title, drawn_clients, relative_importance
 from fedpace.report.summary import BASELINE, Summary
 from fedpace.studies.store import StoredRun
@@ -102,7 +102,7 @@ def _curve(scheme: str, line: Curve, form: str) -> list[Plot]:
         x=numbers(line.x),
         y=numbers(line.mean),
         mode="lines",
-        line={"color": colour(scheme), "width": 2, "dash": DASHES.get(scheme, "solid")},
+        line={"color": colour(scheme), "width": 2, "dash": _dash(scheme)},
         hovertemplate=f"%{{y:{form}}}",
     )
     return [band, mean]
@@ -146,7 +146,7 @@ def _sensitivity(sweep: Sweep, line: Sensitivity) -> list[Plot]:
         x=numbers(places(sweep.values)),
         y=numbers(point.value for point in line.seconds),
         mode="lines+markers",
-        line={"color": mine, "dash": DASHES.get(line.scheme, "solid")},
+        line={"color": mine, "dash": _dash(line.scheme)},
         error_y={"type": "data", "array": above, "thickness": 1},
         hovertemplate="c = %{x:.3g} S₀: %{y:,.0f} s",
     )
@@ -164,6 +164,10 @@ def _sensitivity(sweep: Sweep, line: Sensitivity) -> list[Plot]:
         hovertemplate="c estimated, median %{x:.3g} S₀: %{y:,.0f} s",
     )
     return [given, star]
+
+
+def _dash(scheme: str) -> str:
+    return DASHES.get(scheme, "dot" if NO_BARRIER in scheme else "solid")
 
 
 def trace_of(scheme: str, **more: Any) -> Plot:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
-from fedpace.report.setups import USUAL, Setup, flat
-from fedpace.studies.store import NAMES
+from fedpace.estimation.policy import SAMPLERS, WITHOUT_BARRIER
+from fedpace.report.setups import Setup, flat, plain_name
+from fedpace.sampling.schemes import SCHEMES
+from fedpace.studies.store import NAMES, StoredRun
 from fedpace.studies.study import Study, load_study, setups
 
 # What is said instead of a command.
@@ -22,24 +25,34 @@ BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 def command(setup: Setup, *, file: str, out: str) -> str:
     """Return the command that makes these runs, from the setup's name or else from `file`.
 
-    Measured runs need devices first: the line before starts a lab of them. A Flower federation is
-    not started from here: its command is empty, see NO_COMMAND.
+    Runs of another mode need a command of their own. Measured runs need devices first: the line
+    before starts a lab of them. A Flower federation is not started from here: its command is empty,
+    see NO_COMMAND.
     """
-    study, network = setup.study, setup.study.network
+    modes: dict[str, list[StoredRun]] = {}
+    for run in sorted(setup.runs, key=lambda run: setup.schemes.index(run.scheme)):
+        modes.setdefault(run.study.training.model_dump_json(), []).append(run)
+    lines = [_command(runs, file=file, out=out) for runs in modes.values()]
+    return "\n".join(dict.fromkeys(line for text in lines for line in text.splitlines()))
+
+
+def _command(runs: Sequence[StoredRun], *, file: str, out: str) -> str:
+    study = runs[0].study
+    network = study.network
     known = study.name in setups()
     source = study.name if known else file
     changes = [word for each in overrides(study) for word in ("--set", each)] if known else []
     if network is None:
-        return shlex.join(["fedpace", "run", source, *_which(setup), *changes, "--out", out])
+        return shlex.join(["fedpace", "run", source, *_which(runs), *changes, "--out", out])
     if network.how == "flower":
         return ""
-    run = ["fedpace", "lab", "run", source, *_which(setup), *changes]
+    run = ["fedpace", "lab", "run", source, *_which(runs), *changes]
     run += ["--evaluate-every", str(network.evaluate_every)]
     if network.deadline is not None:
         run += ["--deadline", repr(network.deadline)]
     if network.how == "devices":
         # Where and with which certificates is not known here.
-        run += ["--listen", "HOST:PORT", "--devices", str(setup.runs[0].profile.n)]
+        run += ["--listen", "HOST:PORT", "--devices", str(runs[0].profile.n)]
         return shlex.join([*run, "--certs", "DIR", "--out", out])
     up = ["fedpace", "lab", "up", "--setup", source, *changes]
     up += ["--time-scale", repr(network.time_scale)]
@@ -47,9 +60,12 @@ def command(setup: Setup, *, file: str, out: str) -> str:
     return f"{shlex.join(up)}\n{shlex.join([*run, '--out', out])}"
 
 
-def _which(setup: Setup) -> list[str]:
-    first, last = setup.seeds[0], setup.seeds[-1]
-    schemes = "all" if setup.schemes == list(USUAL) else ",".join(setup.schemes)
+def _which(runs: Sequence[StoredRun]) -> list[str]:
+    seeds = [run.seed for run in runs]
+    first, last = min(seeds), max(seeds)
+    names = list(dict.fromkeys(plain_name(run.scheme) for run in runs))
+    every = WITHOUT_BARRIER if runs[0].study.training.asynchronous else (*SCHEMES, *SAMPLERS)
+    schemes = "all" if names == list(every) else ",".join(names)
     words = ["--schemes", schemes, "--seeds", str(last - first + 1)]
     return [*words, "--first-seed", str(first)] if first else words
 

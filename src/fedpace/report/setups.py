@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
 from fedpace.checks import FloatArray
+from fedpace.estimation.no_barrier import PUBLISHED
 from fedpace.estimation.policy import SAMPLERS
 from fedpace.sampling.schemes import SCHEMES, needs_counts_only
 from fedpace.studies.store import NAMES, StoredRun
 from fedpace.studies.study import Study
 
 # What comes with fedpace, in the order of tables and figures.
-USUAL = (*SCHEMES, *SAMPLERS)
+USUAL = (*SCHEMES, *SAMPLERS, *PUBLISHED)
+# What tells modes apart: runs that differ in these are compared, and their schemes' names tell.
+MODE = {"training.mode", "training.at_once", "training.buffer"}
+NO_BARRIER = " (no barrier"
 SWEPT = "sampling.c_over_s0"
 # How runs were measured, by `network.how`: in few words, for names of files, and on what.
 MEASURED = {
@@ -40,8 +44,7 @@ class Setup:
     @property
     def schemes(self) -> list[str]:
         """The schemes that were run, in the usual order."""
-        present = {run.scheme for run in self.runs}
-        return [*(name for name in USUAL if name in present), *sorted(present - {*USUAL})]
+        return sorted({run.scheme for run in self.runs}, key=_place)
 
     @property
     def seeds(self) -> list[int]:
@@ -73,7 +76,7 @@ def setups_of(runs: Iterable[StoredRun]) -> list[Setup]:
     Of two files of the same run the first counts.
     """
     groups: dict[str, dict[tuple[str, int], StoredRun]] = {}
-    for run in runs:
+    for run in map(_named_by_mode, runs):
         groups.setdefault(_key(_settings(run)), {}).setdefault((run.scheme, run.seed), run)
     largest_first = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
     ordered = [tuple(group.values()) for _, group in largest_first]
@@ -88,7 +91,8 @@ def setups_of(runs: Iterable[StoredRun]) -> list[Setup]:
         differences = _differences(_but_for_network(first, like), _settings(run))
         label = ", ".join([name, *made, *differences])
         slug = _slug(label, {setup.slug for setup in setups})
-        setups.append(Setup(run.study, run.version, label, slug, group))
+        study = min((each.study for each in group), key=lambda each: each.training.asynchronous)
+        setups.append(Setup(study, run.version, label, slug, group))
     return setups
 
 
@@ -106,8 +110,18 @@ def without_sweeps(setups: list[Setup]) -> tuple[list[Setup], list[Sweep]]:
 def optimising(setup: Setup) -> list[tuple[str, StoredRun, FloatArray]]:
     """Return each scheme that may weigh time or importance, with its first run and its q."""
     do_not = {name for name, scheme in SCHEMES.items() if needs_counts_only(scheme)}
-    firsts = [setup.of(scheme)[0] for scheme in setup.schemes if scheme not in do_not]
+    chosen = (scheme for scheme in setup.schemes if plain_name(scheme) not in do_not)
+    firsts = [setup.of(scheme)[0] for scheme in chosen]
     return [(run.scheme, run, run.q) for run in firsts if run.q is not None]
+
+
+def plain_name(scheme: str) -> str:
+    """Return a scheme's name without what tells its mode.
+
+    >>> plain_name("weighted (no barrier, B = 2)")
+    'weighted'
+    """
+    return scheme.partition(NO_BARRIER)[0]
 
 
 def how_made(study: Study) -> str:
@@ -144,15 +158,34 @@ def _sweep(family: list[Setup]) -> Sweep | None:
     return Sweep(base, tuple(by_c)) if len(given) > 1 else None
 
 
+def _named_by_mode(run: StoredRun) -> StoredRun:
+    """Return a run whose scheme tells that no round was waited for, and what was given for that."""
+    training = run.study.training
+    if not training.asynchronous or NO_BARRIER in run.scheme:
+        return run
+    given = [f"C = {training.slots}"] * (training.slots != training.k)
+    given += [f"B = {training.buffer}"] * (training.buffer is not None)
+    return replace(run, scheme=f"{run.scheme}{', '.join([NO_BARRIER, *given])})")
+
+
+def _place(scheme: str) -> tuple[bool, int, str]:
+    """Return where a scheme stands: rounds first, then in the usual order, own ones last."""
+    name = plain_name(scheme)
+    order = USUAL.index(name) if name in USUAL else len(USUAL)
+    return name != scheme, order, scheme
+
+
 def _settings(run: StoredRun) -> dict[str, Any]:
-    return flat(run.study.model_dump(mode="json", exclude=NAMES)) | {"version": run.version}
+    every = flat(run.study.model_dump(mode="json", exclude=NAMES)) | {"version": run.version}
+    return {name: value for name, value in every.items() if name not in MODE}
 
 
 def _but_for_network(first: StoredRun, like: StoredRun) -> dict[str, Any]:
     """Return the first's settings, with the network of one that was measured, or not, as well."""
     settings = flat(first.study.model_dump(mode="json", exclude=NAMES | {"network"}))
     network = flat(like.study.model_dump(mode="json", include={"network"}))
-    return settings | network | {"version": first.version}
+    every = settings | network | {"version": first.version}
+    return {name: value for name, value in every.items() if name not in MODE}
 
 
 def _key(settings: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from fedpace.report.sensitivity import (
     places,
     sensitivities,
 )
-from fedpace.report.setups import Setup, Sweep, optimising
+from fedpace.report.setups import NO_BARRIER, Setup, Sweep, optimising
 from fedpace.report.summary import BASELINE, Summary
 from fedpace.studies.store import StoredRun
 from fedpace.studies.study import Study
@@ -76,7 +76,7 @@ def curve_figure(summary: Summary, y: Ordinate, x: Abscissa) -> Figure:
     axes = figure.add_subplot()
     shown = panel(summary, y, x)
     for scheme, line in shown.curves.items():
-        mine, dash = colour(scheme), DASHES.get(scheme, "-")
+        mine, dash = colour(scheme), _dash(scheme)
         axes.plot(line.x, line.mean, color=mine, linestyle=dash, linewidth=1.6, label=scheme)
         axes.fill_between(line.x, line.low, line.high, color=mine, alpha=0.15, linewidth=0)
     axes.set(xlabel=LABELS[x], ylabel=LABELS[y], title=summary.setup.study.title)
@@ -178,7 +178,7 @@ def _draw_sensitivity(axes: Axes, sweep: Sweep, line: Sensitivity, aside: float)
     # A point without an interval has no bar.
     axes.errorbar(x, y, yerr=np.nan_to_num(ends.T), color=mine, marker="o", markersize=4,
                   linewidth=1.4, capsize=3, label=line.scheme,
-                  linestyle=DASHES.get(line.scheme, "-"))  # fmt: skip
+                  linestyle=_dash(line.scheme))  # fmt: skip
     if line.star:
         low, middle, high = line.star
         axes.errorbar(middle, line.estimated.value, xerr=[[middle - low], [high - middle]],
@@ -194,3 +194,7 @@ def finish(figure: Figure, axes: Axes, *, note: str) -> None:
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     figure.supxlabel(note, fontsize="x-small", color="0.35")
+
+
+def _dash(scheme: str) -> Any:
+    return DASHES.get(scheme, ":" if NO_BARRIER in scheme else "-")

@@ -57,9 +57,9 @@ def _timeline(run: StoredRun, usual: FloatArray) -> Timeline:
         [_start(row) for row in rows],
         [reply for row in rows for reply in _replies(row) if reply.client in shown],
         [
-            Missing(client, row.round, _start(row), row.seconds, client in row.refused)
+            Missing(client, row.round, start, row.seconds, client in row.refused)
             for row in rows
-            for client in row.missing.tolist()
+            for client, start in zip(row.missing.tolist(), _missed(row), strict=True)
             if client in shown
         ],
         stages,
@@ -71,11 +71,18 @@ def _replies(row: Row) -> list[DrawnReply]:
     # Not every client may tell; that of one whose clock is off is not longer than the whole.
     told = row.computing_seconds if row.computing_seconds.size else 0 * row.client_seconds
     computing = np.minimum(np.nan_to_num(told), row.client_seconds)
-    each = zip(row.clients.tolist(), row.client_seconds.tolist(), computing.tolist(), strict=True)
+    began = row.began.tolist() or [_start(row)] * row.clients.size
+    columns = (row.clients.tolist(), began, row.client_seconds.tolist(), computing.tolist())
     return [
-        DrawnReply(client, row.round, _start(row), took, part, row.tier, row.why)
-        for client, took, part in each
+        DrawnReply(client, row.round, start, took, part, row.tier, row.why)
+        for client, start, took, part in zip(*columns, strict=True)
     ]
+
+
+def _missed(row: Row) -> list[float]:
+    """Return when those who are missing were asked."""
+    since = (row.seconds - row.missing_seconds).tolist()
+    return since or [_start(row)] * row.missing.size
 
 
 def _lines(rows: Sequence[Row], usual: FloatArray) -> tuple[list[int], int]:

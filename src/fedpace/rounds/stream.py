@@ -158,14 +158,23 @@ class Stream(Training):
             return None
         state, rate = self.state, self._schedule(self.state.round)
         client, weight, owed = turned(design, state.owed, free, self._rng)
-        if present is not None and not present.all():
-            here = present[: design.n]  # as if p and f were divided by their sums
-            weight *= float(design.q[here].sum() / known.weights[: design.n][here].sum())
+        weight *= self._factor(design, known)
         sent = _Sent(client, state.round, state.parameters, rate, weight, self._clock)
         self._at_work[client] = sent
         self._late.pop(client, None)
         self.state = state._replace(owed=owed, sent=state.sent + 1)
         return Task(np.array([client]), sent.model, state.sent, rate, self._clock)
+
+    def _factor(self, design: Dispatch, known: Known) -> float:
+        """Return what makes weights as if p and f were divided by their sums over those present."""
+        if known.present is None:
+            return 1.0
+        here = known.present.copy()
+        here[[*self._at_work]] = True
+        here = here[: design.n]
+        if here.all():
+            return 1.0
+        return float(design.q[here].sum() / known.weights[: design.n][here].sum())
 
     def _in_turn(self, plan: Plan) -> Dispatch:
         """Return the plan's design; of one that draws with replacement, shares of completions."""
