@@ -151,7 +151,7 @@ class InTurn(_Shares):
     >>> design = InTurn([0.75, 0.25], weights=[0.5, 0.5], at_once=1)
     >>> turn = design.next(np.array([True, True]), np.array([0.5, 0.5]), np.random.default_rng(0))
     >>> turn.client, round(turn.weight, 6), turn.credits.round(6)
-    (0, 0.666667, array([0.        , 0.666667]))
+    (0, 0.666667, array([0.      , 0.666667]))
     """
 
     def start(self, rng: np.random.Generator) -> FloatArray:
