@@ -48,7 +48,7 @@ def test_weights_are_as_the_data_and_time_as_predicted(
     if scheme == "optimal":
         q = solve_shares(p, times, np.ones(times.size), None, at_once, max_weight=4.0).q
     design = InTurn(q, p, at_once, times=times)
-    count = 20_000
+    count = 5_000
     found = completions(design, times, count, noise=noise)
     # Credits stay between −1 and 4 or so: a handful of turns of each client, of `count` in all.
     unpaid = 5 * float((p / q).sum()) / count
@@ -59,7 +59,7 @@ def test_weights_are_as_the_data_and_time_as_predicted(
 def test_by_chance_the_slow_weigh_too_little() -> None:
     times, at_once = kinds()["one slower than all others together"]
     p = weights_of(times.size)
-    found = completions(AmongFree(p, p, at_once), times, 20_000)
+    found = completions(AmongFree(p, p, at_once), times, 10_000)
     assert float(np.abs(found.weight_shares - p).sum()) > 0.2
     assert found.weight_shares[3] < 0.5 * p[3]
 
@@ -68,7 +68,7 @@ def test_who_is_away_at_times_is_made_up_for() -> None:
     times, at_once = kinds()["heavy tail"]
     p = weights_of(times.size)
     design = InTurn(bounded_shares(p, times, at_once), p, at_once, times=times)
-    found = completions(design, times, 20_000, noise=0.5, away=0.2)
+    found = completions(design, times, 10_000, noise=0.5, away=0.2)
     assert float(np.abs(found.weight_shares - p).sum()) < 0.06
 
 

@@ -89,13 +89,14 @@ def solve_shares(
         check_cap("max_weight", max_weight, 1)
         floors = bounded_shares(profile.weights, profile.times, slots) / max_weight
     problem = _problem(profile, slots, floors)
-    if slots == profile.n:
-        rates, steps, converged = problem.most, 0, True
+    steps, converged, residual, gap = 0, True, 0.0, 0.0
+    if slots == profile.n:  # nobody ever waits
+        rates = problem.most
     elif floors is not None and floors.sum() >= 1 - NOTHING_LEFT:
-        rates, steps, converged = floors, 0, True
+        rates = floors
     else:
-        member, steps, converged = problem.solved()
-        rates = member.rates
+        rates, steps, converged = problem.solved()
+        residual, gap = problem.certificate(rates)
     q = rates / rates.sum()
     mean_time = float(q @ profile.times)
     weight_cap = math.inf if max_weight is None else max_weight * (1 + AT_BOUND)
@@ -105,8 +106,8 @@ def solve_shares(
         * (variance_term(q, profile.weights, profile.grad_norms) + profile.beta_over_alpha),
         status="converged" if converged else "iteration-limit",
         iterations=steps,
-        residual=0.0,
-        gap=0.0,
+        residual=residual,
+        gap=gap,
         busy=np.minimum(q * profile.times * (slots / mean_time), 1.0),
         over_cap=np.flatnonzero(profile.weights > weight_cap * q),
     )
@@ -201,7 +202,7 @@ class _Problem(NamedTuple):
     slots: int
     floors: FloatArray | None
 
-    def solved(self) -> tuple[_Member, int, bool]:
+    def solved(self) -> tuple[FloatArray, int, bool]:
         """Return the optimum, the evaluations of the scalar equation, and whether it converged.
 
         Whoever is faster than θ is always at work; between two clients' times the equation is
@@ -221,7 +222,7 @@ class _Problem(NamedTuple):
         anchor = float(fastest[last])
         width = anchor - float(fastest[last - 1]) if last else anchor
         root = falling_root(lambda log: misfit(anchor, math.exp(log)), math.log(width))
-        return self.member(anchor, math.exp(root.at), member), seen, root.converged
+        return self.member(anchor, math.exp(root.at), member).rates, seen, root.converged
 
     def member(self, anchor: float, below: float, guess: _Member | None = None) -> _Member:
         """Return the member of the family for θ = anchor − below, two numbers lest they cancel."""
@@ -285,6 +286,33 @@ class _Problem(NamedTuple):
         cost += max(theta, 0.0)
         gain += max(-theta, 0.0)
         return math.log1p(cost) - math.log1p(gain)
+
+
+    def certificate(self, rates: FloatArray) -> tuple[float, float]:
+        """Return the first-order residual, and by how much the objective can exceed its minimum.
+
+        The problem is convex. For any ν and κ ≥ 0 (on floors that are met), and every feasible y,
+        φ(λ) − φ(y) ≤ Σ ρ_i (λ_i − y_i) with ρ_i = ∂φ/∂λ_i + ν t_i − κ_i + Σ κ_j l_j.
+        """
+        total = float(rates.sum())
+        floors = np.zeros_like(rates) if self.floors is None else self.floors
+        floored = rates <= floors * total * (1 + AT_BOUND)
+        free = ~floored & (rates < self.most * (1 - AT_BOUND))
+        held = np.where(floored, floors, 0.0)
+        left = 1 - float(held.sum())
+        slope = -((self.importance / rates) ** 2) - self.c / total**2
+        pull, follow = float(held @ slope) / left, float(held @ self.times) / left
+        moving = np.where(free, rates, 0.0) if free.any() else rates
+        price = -float(moving @ (slope + pull)) / float(moving @ (self.times + follow))
+        slope += price * self.times
+        kept = np.where(floored, np.maximum(slope + pull + price * follow, 0.0), 0.0)
+        slope += float(kept @ floors) - kept
+        value = float(self.importance @ (self.importance / rates)) + self.c / total
+        more, less = np.maximum(slope, 0.0), np.maximum(-slope, 0.0)
+        short = self.most - rates
+        gain = float(more @ rates + less @ np.maximum(short, 0.0)) / value
+        residual = float(more @ rates + less @ np.minimum(rates, np.maximum(short, 0.0))) / value
+        return residual, gain / (1 - gain) if gain < 1 else math.inf
 
 
 def _first_positive(function: Callable[[int], float], last: int) -> int:
