@@ -43,7 +43,7 @@ def completions(
     n = design.n
     free = np.ones(n, dtype=np.bool_)
     counts, weights = np.zeros(n), np.zeros(n)
-    credits = design.start(rng)
+    credit = design.start(rng)
     period = 10 * design.at_once * design.seconds_per_completion(times) / max(away, 1e-9)
     phase = rng.random(n)
     running: list[tuple[float, int, float]] = []  # when, who, its weight
@@ -51,8 +51,8 @@ def completions(
     for _ in range(count):
         there = free & ((now / period + phase) % 1 >= away) if away else free
         while idle and there.any():
-            turn = design.next(there, credits, rng)
-            credits = turn.credits
+            turn = design.next(there, credit, rng)
+            credit = turn.credits
             factor = np.exp(rng.normal(-(noise**2) / 2, noise)) if noise else 1.0
             heapq.heappush(running, (now + times[turn.client] * factor, turn.client, turn.weight))
             free[turn.client] = there[turn.client] = False

