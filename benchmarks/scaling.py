@@ -31,6 +31,7 @@ from fleets import Fleet, heavy_fleet, make_fleet
 from tables import print_table, seconds
 
 from fedpace import Solution, solve_max_time, solve_mean_time, solve_tiers
+from fedpace.sampling.shares import solve_shares
 
 # A fleet this small is solved often enough for a median; a large one once.
 CLIENTS_PER_MEDIAN = 3_000_000
@@ -38,10 +39,10 @@ MOST_CALLS = 21
 
 
 class Solver(NamedTuple):
-    """P3, P2 or tiers, with or without a cap on the weights."""
+    """P3, P2, tiers or shares (`draws` at once), with or without a cap on the weights."""
 
     name: str
-    problem: Literal["P3", "P2", "tiers"]
+    problem: Literal["P3", "P2", "tiers", "shares"]
     draws: int
     max_weight: float | None
 
@@ -49,6 +50,8 @@ class Solver(NamedTuple):
         """Solve with c = `ratio` S_0; fleets come with S_0 = 1."""
         if self.problem == "P3":
             return solve_mean_time(*fleet, ratio, self.max_weight, self.draws)
+        if self.problem == "shares":
+            return solve_shares(*fleet, ratio, self.draws, self.max_weight)
         solve = solve_max_time if self.problem == "P2" else solve_tiers
         return solve(*fleet, ratio, self.draws, self.max_weight)
 
@@ -64,6 +67,10 @@ SOLVERS = (
     Solver("tiers, K = 10, capped", "tiers", 10, 1.0),
     Solver("tiers, K = 100", "tiers", 100, None),
     Solver("tiers, K = 100, capped", "tiers", 100, 1.0),
+    Solver("shares, C = 100", "shares", 100, None),
+    Solver("shares, C = 100, capped", "shares", 100, 4.0),
+    Solver("shares, C = 10,000", "shares", 10_000, None),
+    Solver("shares, C = 10,000, capped", "shares", 10_000, 4.0),
 )
 
 
@@ -79,7 +86,7 @@ class Measurement(NamedTuple):
 
 def measure(solver: Solver, n: int, ratio: float, *, heavy: bool) -> Measurement:
     """Time the calls, then trace one more; the first small one only imports what is needed."""
-    solver(make_fleet(10, "exponential", seed=0), ratio)
+    solver(make_fleet(max(10, solver.draws), "exponential", seed=0), ratio)
     fleet = heavy_fleet(n, 0) if heavy else make_fleet(n, "exponential", seed=0)
     calls = min(max(CLIENTS_PER_MEDIAN // n, 1), MOST_CALLS)
     times = [_times(solver, fleet, ratio) for _ in range(calls)]

@@ -54,6 +54,7 @@ class Shares:
             cap = None if max_weight is None else max(k * max_weight, 1.0)
             fleet = (p, profile.times, profile.grad_norms, profile.beta_over_alpha)
             found = solve_shares(*fleet, self.at_once, cap)
-            return InTurn(found.q, p, self.at_once, solution=found)
+            return InTurn(found.q, p, self.at_once, times=profile.times, solution=found)
         wanted = {"uniform": ones, "weighted": p, "statistical": profile.importance}[self.name]
-        return InTurn(bounded_shares(wanted, profile.times, self.at_once), p, self.at_once)
+        shares = bounded_shares(wanted, profile.times, self.at_once)
+        return InTurn(shares, p, self.at_once, times=profile.times)

@@ -182,7 +182,8 @@ class PaceStream:
     def _weighted(self, basis: Basis, known: Known) -> Plan:
         times = _times(basis, known)
         slots = min(self.at_once, known.n)
-        design = InTurn(bounded_shares(known.weights, times, slots), known.weights, slots)
+        shares = bounded_shares(known.weights, times, slots)
+        design = InTurn(shares, known.weights, slots, times=times)
         return Plan(design, why="warm-up: weighted shares, to learn from")
 
     def _solved(self, basis: Basis, known: Known) -> Plan:
@@ -201,7 +202,7 @@ class PaceStream:
             slots,
             self.max_weight,
         )
-        design = InTurn(found.q, profile.weights, slots, solution=found)
+        design = InTurn(found.q, profile.weights, slots, times=profile.times, solution=found)
         why = f"shares by P3, c = {lean:.2g} S₀: {reason}"
         return Plan(design, profile, {"lean": lean}, why)
 

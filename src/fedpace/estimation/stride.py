@@ -19,9 +19,9 @@ GROWTH, STEP_GROWTH, CUT = 1.3, 1.1, 0.5
 
 
 class Stride(TypedDict):
-    """The cap on the weight of a round, the latest evaluated loss, the heaviest round since, and
-    how often the cap was cut.
+    """The cap on the weight of a round, and what it is steered by.
 
+    That is the latest evaluated loss, the heaviest round since, and how often the cap was cut.
     Without a barrier the cap is C/B: how much one update weighs in a step, next to how much it
     would if all at work made one.
     """

@@ -8,21 +8,27 @@ docs/method.md has the proof that a scalar root around a scalar root solves it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedpace.checks import FloatArray, IntArray, one_per_client, positive_column, positive_count
 from fedpace.errors import InputError
 from fedpace.profile import Profile
 from fedpace.sampling.bound import variance_term
+from fedpace.sampling.design import divided
 from fedpace.sampling.mean_time import falling_root, normalised
 from fedpace.sampling.solution import NOTHING_LEFT, Solution, check_cap
 
 # Steps of Newton's method on a piecewise linear function; it ends by itself after a few.
 NEWTON_STEPS = 100
+# A smaller step no longer changes the shares in float64, but for the rounding of their sums.
+SAME = 1e-14
+# Shapes times this are nothing beside 1/t.
+LEAST_SCALE = 1e-200
 # A share this near to a bound is at it.
 AT_BOUND = 1e-9
 
@@ -84,7 +90,14 @@ def solve_shares(
         check_cap("max_weight", max_weight, 1)
         floors = bounded_shares(profile.weights, profile.times, slots) / max_weight
     problem = _problem(profile, slots, floors)
-    rates, steps, converged = problem.solved()
+    steps, converged, residual, gap = 0, True, 0.0, 0.0
+    if slots == profile.n:  # nobody ever waits
+        rates = problem.most
+    elif floors is not None and floors.sum() >= 1 - NOTHING_LEFT:
+        rates = floors
+    else:
+        rates, steps, converged = problem.solved()
+        residual, gap = problem.certificate(rates)
     q = rates / rates.sum()
     mean_time = float(q @ profile.times)
     weight_cap = math.inf if max_weight is None else max_weight * (1 + AT_BOUND)
@@ -94,8 +107,8 @@ def solve_shares(
         * (variance_term(q, profile.weights, profile.grad_norms) + profile.beta_over_alpha),
         status="converged" if converged else "iteration-limit",
         iterations=steps,
-        residual=problem.residual(rates),
-        gap=0.0,
+        residual=residual,
+        gap=gap,
         busy=np.minimum(q * profile.times * (slots / mean_time), 1.0),
         over_cap=np.flatnonzero(profile.weights > weight_cap * q),
     )
@@ -128,9 +141,7 @@ def bounded_shares(wanted: ArrayLike, times: ArrayLike, at_once: int) -> FloatAr
     rates = load / load.max()
     np.multiply(rates, t, out=load)
     rates *= _scale(load, slots)
-    np.minimum(rates, 1 / t, out=rates)
-    rates /= rates.sum()
-    return rates
+    return divided(np.minimum(rates, 1 / t, out=rates))
 
 
 def _slots(at_once: int, n: int) -> int:
@@ -142,6 +153,174 @@ def _slots(at_once: int, n: int) -> int:
             "a client does one task at a time, so have fewer at work"
         )
     return slots
+
+
+class _Member(NamedTuple):
+    """λ_i = max(l_i Λ, min(s a_i / √(t_i − θ), 1/t_i)), Λ = Σ λ, and who has its floor.
+
+    `misfit` has the sign of the objective's slope in Λ, which rises with θ.
+    """
+
+    rates: FloatArray
+    total: float
+    scale: float
+    floored: FloatArray | None = None
+    misfit: float = 0.0
+
+
+# What is always at work and the floors leave no room for the others: θ is too large.
+INFEASIBLE = _Member(np.empty(0), 0.0, 0.0, None, misfit=1e3)
+
+
+class _Problem(NamedTuple):
+    """Minimise Σ a_i² / λ_i + c / Λ subject to Σ λ_i t_i = C, l_i Λ ≤ λ_i ≤ 1/t_i; Σ a = 1."""
+
+    importance: FloatArray
+    times: FloatArray
+    most: FloatArray
+    c: float
+    slots: int
+    floors: FloatArray | None
+
+    def solved(self) -> tuple[FloatArray, int, bool]:
+        """Return the optimum, the evaluations of the scalar equation, and whether it converged.
+
+        Whoever is faster than θ is always at work; between two clients' times the equation is
+        smooth. So first find the fastest client that θ does not pass, among C, then θ.
+        """
+        fastest = np.sort(np.partition(self.times, self.slots - 1)[: self.slots])
+        seen = 0
+        member: _Member | None = None
+
+        def misfit(anchor: float, below: float) -> float:
+            nonlocal seen, member
+            seen += 1
+            member = self.member(anchor, below, member)
+            return member.misfit
+
+        last = _first_positive(lambda i: misfit(float(fastest[i]), 0.0), self.slots - 1)
+        anchor = float(fastest[last])
+        width = anchor - float(fastest[last - 1]) if last else anchor
+        root = falling_root(lambda log: misfit(anchor, math.exp(log)), math.log(width))
+        return self.member(anchor, math.exp(root.at), member).rates, seen, root.converged
+
+    def member(self, anchor: float, below: float, guess: _Member | None = None) -> _Member:
+        """Return the member of the family for θ = anchor − below, two numbers lest they cancel."""
+        gaps = self.times - anchor
+        gaps += below
+        fast = gaps <= 0
+        if np.count_nonzero(fast) >= self.slots:
+            return INFEASIBLE
+        gaps[fast] = 1.0
+        shape = np.divide(self.importance, np.sqrt(gaps, out=gaps), out=gaps)
+        shape[fast] = np.inf
+        if self.floors is None:
+            scale = _scale(shape * self.times, self.slots)
+            rates = np.minimum(scale * shape, self.most)
+            member = _Member(rates, float(rates.sum()), scale)
+        else:
+            member = self._floored(shape, self.floors, guess)
+        if member is INFEASIBLE:
+            return member
+        return member._replace(misfit=self._misfit(member, anchor - below))
+
+    def _floored(self, shape: FloatArray, floors: FloatArray, guess: _Member | None) -> _Member:
+        """Find s with Σ λ t = C, which is piecewise linear in s and rises with it.
+
+        Newton's method within a bracket.
+        """
+        if guess is None or guess is INFEASIBLE or guess.scale == 0:
+            scale = _scale(shape * self.times, self.slots)
+            total = float(np.minimum(scale * shape, self.most).sum())
+        else:
+            total, scale = guess.total, guess.scale
+        low, high = 0.0, math.inf
+        for _ in range(NEWTON_STEPS):
+            wanted = np.minimum(scale * shape, self.most)
+            total, floored = _total(wanted, floors, total)
+            rates = np.maximum(floors * total, wanted)
+            over = float(rates @ self.times) - self.slots
+            low, high = (low, scale) if over > 0 else (scale, high)
+            moving = np.where((floored == 0) & (wanted < self.most), shape, 0.0)
+            follow = float((floors * self.times) @ floored) / (1 - float(floors @ floored))
+            slope = float(moving @ self.times) + follow * float(moving.sum())
+            better = scale - over / slope if slope > 0 else math.inf
+            if abs(better - scale) <= SAME * scale or low >= high * (1 - SAME):
+                break
+            if over > 0 and scale <= LEAST_SCALE:
+                return INFEASIBLE
+            if not low < better < high:
+                middle = (low + high) / 2 if high < math.inf else 2 * scale
+                better = middle if low > 0 else LEAST_SCALE
+            scale = better
+        return _Member(rates, total, scale, floored)
+
+    def _misfit(self, member: _Member, theta: float) -> float:
+        """Compare the two sides of the equation for θ: what Λ costs and what it gains, times s²."""
+        cost, gain, left = 0.0, self.c, 1.0
+        if self.floors is not None and member.floored is not None:
+            left -= float(self.floors @ member.floored)
+            cost = float((self.floors * self.times) @ member.floored) / left
+            gain += float((self.importance / self.floors * self.importance) @ member.floored)
+        gain *= (member.scale / member.total) ** 2 / left
+        cost += max(theta, 0.0)
+        gain += max(-theta, 0.0)
+        return math.log1p(cost) - math.log1p(gain)
+
+    def certificate(self, rates: FloatArray) -> tuple[float, float]:
+        """Return the first-order residual, and by how much the objective can exceed its minimum.
+
+        The problem is convex. For any ν and κ ≥ 0 (on floors that are met), and every feasible y,
+        φ(λ) − φ(y) ≤ Σ ρ_i (λ_i − y_i) with ρ_i = ∂φ/∂λ_i + ν t_i − κ_i + Σ κ_j l_j.
+        """
+        total = float(rates.sum())
+        floors = np.zeros_like(rates) if self.floors is None else self.floors
+        floored = rates <= floors * total * (1 + AT_BOUND)
+        free = ~floored & (rates < self.most * (1 - AT_BOUND))
+        held = np.where(floored, floors, 0.0)
+        left = 1 - float(held.sum())
+        slope = -((self.importance / rates) ** 2) - self.c / total**2
+        pull, follow = float(held @ slope) / left, float(held @ self.times) / left
+        moving = np.where(free, rates, 0.0) if free.any() else rates
+        price = -float(moving @ (slope + pull)) / float(moving @ (self.times + follow))
+        slope += price * self.times
+        kept = np.where(floored, np.maximum(slope + pull + price * follow, 0.0), 0.0)
+        slope += float(kept @ floors) - kept
+        value = float(self.importance @ (self.importance / rates)) + self.c / total
+        more, less = np.maximum(slope, 0.0), np.maximum(-slope, 0.0)
+        short = self.most - rates
+        gain = float(more @ rates + less @ np.maximum(short, 0.0)) / value
+        residual = float(more @ rates + less @ np.minimum(rates, np.maximum(short, 0.0))) / value
+        return residual, gain / (1 - gain) if gain < 1 else math.inf
+
+
+def _first_positive(function: Callable[[int], float], last: int) -> int:
+    """Return the first of 0 … last where a rising function is positive; at `last` it is."""
+    low, high = -1, last
+    middle = 0
+    while high - low > 1:
+        if function(middle) > 0:
+            high = middle
+        else:
+            low = middle
+        middle = (low + high) // 2
+    return high
+
+
+def _total(wanted: FloatArray, floors: FloatArray, guess: float) -> tuple[float, FloatArray]:
+    """Return Λ = Σ max(l_i Λ, wanted_i), and who has the floor.
+
+    Newton's method on a convex piecewise linear function: after the first step it only rises.
+    """
+    everything = float(wanted.sum())
+    total = guess
+    for _ in range(NEWTON_STEPS):
+        floored = (wanted < floors * total).astype(np.float64)
+        before = total
+        total = (everything - float(wanted @ floored)) / (1 - float(floors @ floored))
+        if abs(total - before) <= SAME * total:
+            break
+    return total, floored
 
 
 def _scale(load: FloatArray, slots: int) -> float:
@@ -163,132 +342,7 @@ def _scale(load: FloatArray, slots: int) -> float:
         rest[joined] = 0.0
 
 
-class _Member(NamedTuple):
-    """λ_i = max(l_i Λ, min(s a_i / √(t_i − θ), 1/t_i)) for one θ, and Λ = Σ λ."""
-
-    rates: FloatArray
-    total: float
-    scale: float
-    floored: NDArray[np.bool_] | None
-
-
-class _Problem(NamedTuple):
-    """Minimise Σ a_i² / λ_i + c / Λ subject to Σ λ_i t_i = C, l_i Λ ≤ λ_i ≤ 1/t_i; Σ a = 1.
-
-    Times are in units of the C-th fastest client's, beyond which θ cannot lie, and come as
-    differences to it: t_i = 1 + x_i.
-    """
-
-    importance: FloatArray
-    excess: FloatArray
-    times: FloatArray
-    c: float
-    slots: int
-    floors: FloatArray | None
-
-    def solved(self) -> tuple[FloatArray, int, bool]:
-        """Return λ, the evaluations of the scalar equation, and whether it has converged."""
-        if self.slots == self.times.size:
-            return 1 / self.times, 0, True
-        if self.floors is not None and self.floors.sum() >= 1 - NOTHING_LEFT:
-            return self.floors, 0, True
-        seen = 0
-        best = self.member(1.0)
-
-        def misfit(log_u: float) -> float:
-            nonlocal seen, best
-            seen += 1
-            best = self.member(math.exp(log_u))
-            return self.misfit(best, math.exp(log_u))
-
-        root = falling_root(misfit, 0.0)
-        best = self.member(math.exp(root.at))
-        return best.rates, seen, root.converged
-
-    def member(self, unknown: float) -> _Member:
-        """Return the member of the family for θ = 1 − u."""
-        gaps = self.excess + unknown
-        fast = gaps <= 0
-        gaps[fast] = 1.0
-        shape = np.sqrt(gaps, out=gaps)
-        np.divide(self.importance, shape, out=shape)
-        shape[fast] = np.inf
-        scale = _scale(shape * self.times, self.slots)
-        if self.floors is not None:
-            return self._floored(shape, scale, self.floors)
-        rates = np.minimum(scale * shape, 1 / self.times)
-        return _Member(rates, float(rates.sum()), scale, None)
-
-    def _floored(self, shape: FloatArray, scale: float, floors: FloatArray) -> _Member:
-        """Find s with Σ λ t = C by Newton's method within a bracket; `scale` is too large.
-
-        Σ λ t is piecewise linear in s, and rises with it.
-        """
-        most = 1 / self.times
-        low, high = 0.0, scale
-        for _ in range(NEWTON_STEPS):
-            wanted = np.minimum(scale * shape, most)
-            total, floored = _total(wanted, floors)
-            rates = np.where(floored, floors * total, wanted)
-            over = float(rates @ self.times) - self.slots
-            if over > 0:
-                high = scale
-            else:
-                low = scale
-            moving = ~floored & (wanted < most)
-            left = 1 - float(floors[floored].sum())
-            follow = float(floors[floored] @ self.times[floored]) / left
-            slope = float(shape[moving] @ (self.times[moving] + follow))
-            if abs(over) <= 1e-14 * self.slots or high - low <= 1e-15 * high:
-                break
-            better = scale - over / slope if slope > 0 else -1.0
-            scale = better if low < better < high else (low + high) / 2
-        return _Member(rates, total, scale, floored)
-
-    def misfit(self, member: _Member, unknown: float) -> float:
-        """Return what the slope of the objective in Λ is proportional to, between −1 and 1."""
-        spread, follow = self.pull(member)
-        theta = 1 - unknown
-        rise = max(theta, 0.0) + follow
-        fall = max(-theta, 0.0) + member.scale**2 * spread
-        return (rise - fall) / (rise + fall) if rise + fall > 0 else 0.0
-
-    def pull(self, member: _Member) -> tuple[float, float]:
-        """Return what one more completion of anybody gains by Λ, and the time it costs."""
-        gain, cost, left = self.c / member.total**2, 0.0, 1.0
-        if member.floored is not None and member.floored.any():
-            floors = self.floors[member.floored]  # type: ignore[index]
-            left -= float(floors.sum())
-            cost = float(floors @ self.times[member.floored])
-            gain += float(
-                (self.importance[member.floored] / member.rates[member.floored]) ** 2 @ floors
-            )
-        return gain / left, cost / left
-
-    def residual(self, rates: FloatArray) -> float:
-        """Return the first-order optimality residual."""
-        return 0.0
-
-
-def _total(wanted: FloatArray, floors: FloatArray) -> tuple[float, NDArray[np.bool_]]:
-    """Return Λ = Σ max(l_i Λ, wanted_i), and who has the floor.
-
-    Newton's method on a convex piecewise linear function of 1/Λ, from the right: as in `_scale`,
-    clients only ever join.
-    """
-    total = float(wanted.sum())
-    floored = np.zeros(wanted.shape, dtype=np.bool_)
-    joined = wanted < floors * total
-    while joined.any():
-        floored |= joined
-        total = float(wanted[~floored].sum()) / (1 - float(floors[floored].sum()))
-        joined = ~floored & (wanted < floors * total)
-    return total, floored
-
-
 def _problem(profile: Profile, slots: int, floors: FloatArray | None) -> _Problem:
     importance, c = normalised(profile)
-    last = float(np.partition(profile.times, slots - 1)[slots - 1])
-    excess = (profile.times - last) / last
-    # c / Λ with Λ in completions per unit of `last`: J = C (Σ a²/λ + c/Λ), whatever the unit.
-    return _Problem(importance, excess, excess + 1, c, slots, floors)
+    times = profile.times / profile.times.min()
+    return _Problem(importance, times, 1 / times, c, slots, floors)

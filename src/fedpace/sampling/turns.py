@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedpace.checks import (
+    RAREST,
     FloatArray,
     one_per_client,
     positive_column,
@@ -24,10 +25,14 @@ from fedpace.sampling.solution import Solution
 
 # A client is due when it has this much credit.
 DUE = 1.0
-# The most that one turn pays: a client that was kept waiting makes up for it, within reason.
+# A turn pays 1. More, up to this, where a client has credit for two turns: it was kept waiting.
 MOST_PAID = 2.0
-# The most credit that a client can have: who is away for long is not owed all of it.
-MOST_CREDIT = 3.0
+# Who is always at work pays what it has, but not less than this: no update is for nothing.
+LEAST_PAID = 0.5
+# With this much credit a client earns no more: who is away for long is not owed all of it.
+MOST_CREDIT = 4.0
+# At work for all of the time but this part: always.
+ALWAYS = 1e-6
 
 
 class Turn(NamedTuple):
@@ -56,7 +61,7 @@ class Dispatch(Protocol):
     def start(self, rng: np.random.Generator) -> FloatArray:
         """Return the credits to begin with."""
 
-    def next(self, free: NDArray[np.bool_], credits: FloatArray, rng: np.random.Generator) -> Turn:
+    def next(self, free: NDArray[np.bool_], credit: FloatArray, rng: np.random.Generator) -> Turn:
         """Choose one of those who are free; the credits given stay as they are."""
 
     def seconds_per_completion(self, times: ArrayLike) -> float:
@@ -128,19 +133,22 @@ class _Shares:
 class InTurn(_Shares):
     """Give every client its turns: credit grows with f_i, and who reaches 1 first is next.
 
-    All credits grow by f_i per unit of a common clock, which moves on until one of those who are
-    free has a credit of 1. That client is next, and pays what it has, 1 to 2; its update weighs
-    as many times p_i / f_i. A client that was kept waiting is paid for that, up to a credit of 3.
-    So the weights of client i sum to p_i times the clock, to within 3 p_i / f_i, in every run.
+    A turn that pays m takes m from the client's credit, adds m f_j to everybody's, and its update
+    weighs m p_i / f_i. So the credits keep their sum, and as they stay bounded, the weights of
+    client i are p_i of all weights in every run, not on the average only. m is 1 but for clients
+    that were kept waiting. A client that is always at work is next as soon as it is free, and pays
+    what it has earned meanwhile: it has a place of its own.
 
     Parameters
     ----------
     q : array of N, > 0, sums to 1
-        f_i, the share of completions; f_i t_i may be at most Σ f_j t_j / C.
+        f_i, the share of completions.
     weights : array of N
         p_i.
     at_once : int from 1 to N
         C.
+    times : array of N, seconds, optional
+        t_i. They tell who is always at work, f_i t_i = Σ f_j t_j / C; nobody can do more.
     solution : Solution, optional
         How q was found, where a solver found it.
 
@@ -148,9 +156,33 @@ class InTurn(_Shares):
     --------
     >>> design = InTurn([0.75, 0.25], weights=[0.5, 0.5], at_once=1)
     >>> turn = design.next(np.array([True, True]), np.array([0.5, 0.5]), np.random.default_rng(0))
-    >>> turn.client, round(turn.weight, 6), turn.credits.round(6)
-    (0, 0.666667, array([0.        , 0.666667]))
+    >>> turn.client, round(turn.weight, 6), turn.credits
+    (0, 0.666667, array([0.25, 0.75]))
     """
+
+    always: NDArray[np.bool_]
+
+    def __init__(
+        self,
+        q: ArrayLike,
+        weights: ArrayLike,
+        at_once: int,
+        *,
+        times: ArrayLike | None = None,
+        solution: Solution | None = None,
+    ) -> None:
+        super().__init__(q, weights, at_once, solution=solution)
+        busy = np.zeros(self.n)
+        if times is not None:
+            busy = self.q * one_per_client("times", positive_column("times", times), self.n)
+            busy *= self.at_once / busy.sum()
+            refuse_first(
+                "q", self.q, busy > 1 + ALWAYS, "be at most Σ q_j t_j / (C t_i)",
+                "nobody does two tasks at once: see bounded_shares",
+            )  # fmt: skip
+        always = busy >= 1 - ALWAYS
+        always.setflags(write=False)
+        object.__setattr__(self, "always", always)
 
     def start(self, rng: np.random.Generator) -> FloatArray:
         """Return credits that are uniform in [0, 1), so that all runs begin differently."""
@@ -159,19 +191,22 @@ class InTurn(_Shares):
     def next(
         self,
         free: NDArray[np.bool_],
-        credits: FloatArray,
+        credit: FloatArray,
         rng: np.random.Generator,  # noqa: ARG002
     ) -> Turn:
         """Return whose turn it is; `rng` is not used."""
         clients = _those_free(free, self.n)
-        waits = (DUE - credits[clients]) / self.q[clients]
-        first = int(np.argmin(waits))
-        client = int(clients[first])
-        credits = credits + max(float(waits[first]), 0.0) * self.q
-        np.minimum(credits, MOST_CREDIT, out=credits)
-        paid = float(np.clip(credits[client], DUE, MOST_PAID))
-        credits[client] -= paid
-        return Turn(client, paid * float(self.weights[client] / self.q[client]), credits)
+        always = clients[self.always[clients]]
+        if always.size:
+            client = int(always[np.argmax(credit[always])])
+            paid = float(np.clip(credit[client], LEAST_PAID, MOST_PAID))
+        else:
+            client = int(clients[np.argmin((DUE - credit[clients]) / self.q[clients])])
+            paid = float(np.clip(credit[client] - DUE, DUE, MOST_PAID))
+        earning = self.q * (credit < MOST_CREDIT)
+        credit = credit + earning * (paid / max(float(earning.sum()), RAREST))
+        credit[client] -= paid
+        return Turn(client, paid * float(self.weights[client] / self.q[client]), credit)
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -186,13 +221,13 @@ class AmongFree(_Shares):
         """Return credits that nobody looks at."""
         return np.zeros(self.n)
 
-    def next(self, free: NDArray[np.bool_], credits: FloatArray, rng: np.random.Generator) -> Turn:
+    def next(self, free: NDArray[np.bool_], credit: FloatArray, rng: np.random.Generator) -> Turn:
         """Return who is drawn; the credits stay as they are."""
         clients = _those_free(free, self.n)
         chances = np.cumsum(self.q[clients])
         drawn = int(np.searchsorted(chances, rng.random() * chances[-1], side="right"))
         client = int(clients[drawn])
-        return Turn(client, float(self.weights[client] / self.q[client]), credits)
+        return Turn(client, float(self.weights[client] / self.q[client]), credit)
 
 
 def _those_free(free: NDArray[np.bool_], n: int) -> NDArray[np.int64]:
