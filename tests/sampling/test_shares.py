@@ -170,3 +170,11 @@ def test_input_is_checked() -> None:
         solve_shares(*fleet, 1.0, at_once=2, max_weight=0.5)
     with pytest.raises(InputError, match="times must have one entry per client"):
         bounded_shares([1.0, 2.0], [1.0], at_once=1)
+
+
+def test_shares_are_valid_where_steps_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "NEWTON_STEPS", 2)
+    for seed in range(10):
+        found = solve_shares(*random_fleet(20, seed), None, 5, max_weight=1.5)
+        assert np.all(found.q > 0)
+        assert found.q.sum() == pytest.approx(1, abs=1e-12)

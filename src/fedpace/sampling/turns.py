@@ -185,8 +185,11 @@ class InTurn(_Shares):
         object.__setattr__(self, "always", always)
 
     def start(self, rng: np.random.Generator) -> FloatArray:
-        """Return credits that are uniform in [0, 1), so that all runs begin differently."""
-        return rng.random(self.n)
+        """Return 1/N, 2/N, …, 1 in random order, so that all runs begin differently.
+
+        Their sum stays; where all are always at work, this one makes them pay 1 on the average.
+        """
+        return np.asarray((rng.permutation(self.n) + 1) / self.n, dtype=np.float64)
 
     def next(
         self,
