@@ -54,7 +54,9 @@ def test_weights_are_as_the_data_and_time_as_predicted(
     unpaid = 5 * float((p / q).sum()) / count
     assert float(np.abs(found.weight_shares - p).sum()) <= 0.005 + unpaid
     predicted = design.seconds_per_completion(times)
-    assert found.seconds / found.weights.sum() == pytest.approx(predicted, rel=0.08)
+    # Where all are always at work and times vary, turns pay up to a fifth less than 1.
+    within = 0.2 if times.size == at_once else 0.08
+    assert found.seconds / found.weights.sum() == pytest.approx(predicted, rel=within)
     if scheme == "weighted":
         assert found.seconds / count == pytest.approx(predicted, rel=0.05)
 
