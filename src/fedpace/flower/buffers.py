@@ -22,7 +22,8 @@ class Buffered:
     beyond all w_i: a step for a parameter, but a variance may become negative and the model NaN.
     Divided by their sum, a buffer stays between w and what the clients sent. That is no longer
     unbiased; a running mean forgets the error, as it does the past. The `inner` server makes the
-    entries that are `trained`.
+    entries that are `trained`. Without a barrier a parameter takes the update as it was made, but a
+    buffer the way from where it is now.
 
     >>> from fedpace.rounds.server import Average
     >>> one = np.array([1.0])
@@ -38,10 +39,13 @@ class Buffered:
     inner: Server
     trained: NDArray[np.bool_]
 
-    @property
-    def informed(self) -> bool:
-        """Whether the inner server is told more."""
-        return getattr(self.inner, "informed", False)
+    informed = True
+
+    def __getattr__(self, name: str) -> Any:
+        """Return how the inner server weighs updates, where it does."""
+        if name in ("weigh", "oldest"):
+            return getattr(self.inner, name)
+        raise AttributeError(name)
 
     def residuals(self, state: Any, seen: Seen) -> FloatArray:
         """Return what the inner server weights."""
@@ -52,13 +56,30 @@ class Buffered:
         return self.inner.init(parameters)
 
     def apply(
-        self, state: Any, parameters: FloatArray, draw: Draw, reply: Reply, **more: Any
+        self,
+        state: Any,
+        parameters: FloatArray,
+        draw: Draw,
+        reply: Reply,
+        *,
+        seen: Seen | None = None,
     ) -> tuple[FloatArray, Any]:
         """Return the inner server's model, but for the buffers."""
+        more = {"seen": seen} if getattr(self.inner, "informed", False) else {}
         after, state = self.inner.apply(state, parameters, draw, reply, **more)
         buffers = ~self.trained
         if buffers.any():  # what Adam, say, would make of a variance is no variance
-            updates = reply.updates[:, buffers] / max(1.0, draw.weights.sum())
+            updates = _moves(parameters, reply, seen, buffers) / max(1.0, draw.weights.sum())
             after = np.where(buffers, parameters, after)
             after[buffers] += draw.weights @ updates
         return after, state
+
+
+def _moves(
+    parameters: FloatArray, reply: Reply, seen: Seen | None, buffers: NDArray[np.bool_]
+) -> FloatArray:
+    """Return w_i − w; without a barrier w is newer than what the client began with."""
+    moves: FloatArray = reply.updates[:, buffers]
+    if seen is not None and seen.started is not None:
+        moves = moves + [model[buffers] for model in seen.models] - parameters[buffers]
+    return moves

@@ -66,6 +66,12 @@ class Census:
             clock=self.mail.clock,
         )
 
+    def now(self) -> NDArray[np.bool_]:
+        """Return the same at once; new nodes are admitted."""
+        self.mail.look()
+        self._admit([node for node in self._connected() if node not in self.nodes])
+        return self.idle()
+
     def idle(self) -> NDArray[np.bool_]:
         """Return which of the clients seen so far are there and owe no reply; do not wait."""
         return self.nodes.among({*self._connected()} - self.mail.busy)

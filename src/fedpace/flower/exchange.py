@@ -45,6 +45,7 @@ class Mail:
         self.grid, self.clock = grid, clock
         self.open: dict[str, Sent] = {}
         self.late: dict[str, Sent] = {}
+        self.overdue: dict[str, Arrival] = {}  # what came after its deadline
         self._here: dict[str, Arrival] = {}
 
     @property
@@ -80,7 +81,8 @@ class Mail:
         if self.open or self.late:
             for message in self.grid.pull_messages({*self.open, *self.late}):
                 name = message.metadata.reply_to_message_id
-                self.late.pop(name, None)
+                if sent := self.late.pop(name, None):
+                    self.overdue[name] = Arrival(sent.node, message, self._passed(sent))
                 if sent := self.open.pop(name, None):
                     self._here[name] = Arrival(sent.node, message, self._passed(sent))
         for name in [n for n, each in self.open.items() if self._passed(each) >= each.deadline]:

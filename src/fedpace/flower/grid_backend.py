@@ -82,6 +82,9 @@ class GridBackend:
         self.metrics: MetricRecord | None = None  # of the latest replies, averaged
         self.result = Result(arrays=training.initial)
         self._underway: dict[str, Given] = {}
+        self._late: dict[str, Given] = {}  # of which a reply may still come
+        self._asked_of: dict[str, int] = {}  # the client of each message
+        self._unsent: list[int] = []
         self._since = 0.0  # when the run's clock was last read
         self._by_hand: _ByHand | None = None
 
@@ -96,6 +99,8 @@ class GridBackend:
 
     def present(self, round_index: int, seconds: float) -> Presence:  # noqa: ARG002
         """Return who is there and idle, and how long was waited; new nodes are admitted."""
+        if self._underway:  # those at work are not waited for here
+            return Presence(self.census.now())
         began = self.mail.clock.now()
         clients = self.census.present()
         waited = self.mail.clock.now() - began
@@ -116,16 +121,48 @@ class GridBackend:
         if not self._underway:
             self._since = self.mail.clock.now()
         names = self.mail.send(messages, self.training.deadline)
-        self._underway |= dict.fromkeys(names, self._given(arrays, config, messages))
+        given = self._given(arrays, config, messages)
+        self._underway |= dict.fromkeys(names, given)
+        clients = {name: self.nodes.client(self.mail.open[name].node) for name in names}
+        self._asked_of |= clients
+        self._unsent += sorted({*task.clients.tolist()} - {*clients.values()})
 
     def collect(self, count: int | None = None) -> Reply:
-        """Wait for the next replies, each at most to its deadline."""
+        """Wait for the next replies, each at most to its deadline.
+
+        Where only some are waited for, replies that came after their deadline are handed over too.
+        """
         arrivals = self.mail.collect(self._underway, count)
         now = self.mail.clock.now()
         waited, self._since = (now - self._since if self._underway else 0.0), now
         read = [(arrival, self._underway[name]) for name, arrival in arrivals.items()]
+        done = {n: each for n, each in self._underway.items() if n not in self.mail.open}
         self._underway = {n: each for n, each in self._underway.items() if n in self.mail.open}
-        return self._read(read, waited)
+        late = self._taken_late(done, count)
+        asked = [*(self._asked_of[name] for name in done), *self._unsent]
+        self._unsent = []
+        reply = self._read([*read, *late], waited)
+        came = {self.nodes.client(arrival.node) for arrival, _ in read}
+        accepted = came & {*reply.clients.tolist()}
+        missing = sorted({*asked} - accepted)
+        return reply._replace(missing=np.array(missing, dtype=np.int64))
+
+    def _taken_late(self, done: dict[str, Given], count: int | None) -> list[tuple[Arrival, Given]]:
+        """Return replies that came too late, of nodes that have had no other task since."""
+        overdue, self.mail.overdue = self.mail.overdue, {}
+        if count is None:
+            self._late = {}
+            return []
+        latest = {client: name for name, client in self._asked_of.items()}
+        current = {name for name in overdue if latest.get(self._asked_of.get(name, -1)) == name}
+        late = [(overdue[name], self._late[name]) for name in current if name in self._late]
+        here = self.mail.late
+        self._late = {n: each for n, each in (self._late | done).items() if n in here}
+        open_names = {*self._underway, *self._late}
+        self._asked_of = {
+            n: client for n, client in self._asked_of.items() if n in open_names | {*done}
+        }
+        return late
 
     def hand_out(self, task: Task, arrays: ArrayRecord, config: ConfigRecord) -> list[Message]:
         """Return the messages of a task, for somebody else to deliver."""
@@ -168,7 +205,8 @@ class GridBackend:
             self.result.evaluate_metrics_clientapp[self.round] = clients
         if central is not None:
             self.result.evaluate_metrics_serverapp[self.round] = central
-        self._since += self.mail.clock.now() - began  # not counted
+        if not self._underway:
+            self._since += self.mail.clock.now() - began  # not counted
         found = [each for each in (central, clients) if each is not None]
         if not found:
             return None
@@ -185,7 +223,8 @@ class GridBackend:
         return [Message(content, node, kind, group_id=str(self.round)) for node in nodes]
 
     def _begin(self, task: Task, config: ConfigRecord) -> None:
-        self.round = config["server-round"] = task.round_index + 1
+        steps = task.round_index if task.version < 0 else task.version
+        self.round = config["server-round"] = steps + 1
         if not math.isnan(task.learning_rate):
             config[self.strategy.keys.learning_rate] = task.learning_rate
 

@@ -49,7 +49,10 @@ def stored(out: Path, settings: Settings, outcome: Outcome, *, rounds: int, clie
         "name": "flower",
         "title": f"Flower federation of {clients} clients",
         "data": {"kind": "own", "clients": clients},
-        "training": {"k": settings.k, "server": settings.server_name},
+        "training": {
+            "k": settings.k, "server": settings.server_name, "mode": settings.mode,
+            "buffer": settings.buffer,
+        },
         "sampling": {
             "max_weight": settings.cap, "c_over_s0": settings.c_over_s0,
             "refresh": settings.refresh, "warm_up": warm_up,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedpace.checks import positive_count
-from fedpace.errors import InputError
+from fedpace.errors import InputError, nearest
 from fedpace.estimation.pace import Pace
 from fedpace.estimation.pilots import Piloted
 from fedpace.estimation.policy import (
@@ -18,10 +18,12 @@ from fedpace.estimation.policy import (
     Pilots,
     WarmUp,
     sampler_for,
+    stream_sampler_for,
 )
 from fedpace.estimation.solve import WARM_UP, Solve
 from fedpace.lookup import fingerprint, label
 from fedpace.remote.waiting import WALL, Clock
+from fedpace.rounds.run import ASYNCHRONOUS, MODES
 from fedpace.rounds.sampler import Sampler, phase_of
 from fedpace.rounds.schedules import Schedule
 from fedpace.rounds.server import Server, server_named
@@ -63,6 +65,12 @@ class Settings:
         How to learn before the first optimal draw: some rounds of weighted sampling that count as
         training, or, for a scheme, the two pilots of the paper's Algorithm 2. By default a warm-up
         of three rounds for pace, and of ten for a scheme that learns.
+    mode : "synchronous" or "asynchronous"
+        With rounds, which wait for the slowest client drawn; or without: `k` clients are always at
+        work, each is sent the newest model as soon as it is free, and every `buffer` updates make
+        a step. Rounds are then steps, and `start` has the loop.
+    buffer : int ≥ 1, optional
+        Updates in a step, in the mode "asynchronous"; by default as the scheme says, else `k`.
     refresh : int ≥ 1
         Rounds after which the probabilities are solved for again, and new nodes join the draw.
     c_over_s0 : float ≥ 0, optional
@@ -106,6 +114,8 @@ class Settings:
     server: str | Server = "auto"
     max_weight: float | Literal["usual"] | None = "usual"
     pilots: WarmUp | Pilots | None = None
+    mode: Literal["synchronous", "asynchronous"] = "synchronous"
+    buffer: int | None = None
     refresh: int = 10
     c_over_s0: float | None = None
     seed: int = 0
@@ -130,8 +140,9 @@ class Settings:
         positive_count("min_available_nodes", self.min_available_nodes, "give 2")
         remedy = "give WarmUp(10), or a scheme that learns nothing"
         positive_count("pilots.rounds", self.learning.rounds, remedy)
+        self._check_mode()
         if self.cap is not None:
-            check_cap("max_weight", self.cap, self.k)
+            check_cap("max_weight", self.cap, self.buffer or self.k)
         if not 0 <= (share := self.fraction_evaluate) <= 1:
             raise InputError(f"fraction_evaluate must lie in [0, 1], got {share}; give 1 for all")
         if self.deadline is not None and not self.deadline > 0:
@@ -139,8 +150,41 @@ class Settings:
         self.sampler()
         self.made_server()
 
+    def _check_mode(self) -> None:
+        if self.mode not in MODES:
+            got = f"{self.mode!r}; {nearest(str(self.mode), MODES)}"
+            raise InputError(f"mode must be synchronous or asynchronous, got {got}")
+        if self.buffer is not None:
+            positive_count("buffer", self.buffer, "give the updates in a step")
+            if not self.asynchronous:
+                remedy = "give mode='asynchronous', or leave it out"
+                raise InputError(f"buffer has no meaning in rounds, got {self.buffer}; {remedy}")
+        if self.asynchronous and isinstance(self.pilots, Pilots):
+            remedy = "give pilots=WarmUp(10), or mode='synchronous'"
+            raise InputError(f"pilots need rounds, got mode asynchronous; {remedy}")
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether no round is waited for."""
+        return self.mode == ASYNCHRONOUS
+
+    def _stream_sampler(self) -> Sampler:
+        own = isinstance(self.scheme, str) and self.scheme == "pace"
+        return stream_sampler_for(
+            self.scheme,
+            self.k,
+            buffer=self.buffer,
+            times_known=False,
+            warm_up=None if self.pilots is None else self.pilots.rounds,
+            refresh=None if own else self.refresh,
+            max_weight=self.cap,
+            c_over_s0=self.c_over_s0,
+        )
+
     def sampler(self) -> Sampler:
         """Return what a run draws by."""
+        if self.asynchronous:
+            return self._stream_sampler()
         return sampler_for(
             self.scheme,
             self.k,
@@ -211,6 +255,7 @@ class Settings:
             **{name: getattr(self, name) for name in ("k", "seed", "c_over_s0")},
             "max_weight": self.cap,
             "pilots": asdict(self.learning),
+            **({"mode": self.mode, "buffer": self.buffer} if self.asynchronous else {}),
         }
 
     def doubts(self, rounds: int, *, evaluated: bool) -> Iterator[str]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
@@ -25,6 +26,7 @@ from fedpace.remote.roster import Roster
 from fedpace.rounds.rows import History
 from fedpace.rounds.run import Run
 from fedpace.rounds.stopping import Stop
+from fedpace.rounds.stream import Stream
 from fedpace.rounds.training import Outcome
 from fedpace.seeds import Seeds
 
@@ -51,7 +53,7 @@ class AdaptiveSampling(Settings, Strategy):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.outcome: Outcome | None = None
-        self._run: Run | None = None
+        self._run: Run | Stream | None = None
         self._backend: GridBackend | None = None
         self._driven: tuple[Run, GridBackend] | None = None  # by Flower's own loop, or a user's
 
@@ -90,13 +92,12 @@ class AdaptiveSampling(Settings, Strategy):
         checkpoint = checkpoint_of(self, Layout.of(initial_arrays))
         run, backend = self._begun(grid, training, stop, checkpoint)
         while not run.ended:
-            backend.submit(run.draw())
-            row = run.complete(backend.collect())
-            log.info(
-                "[ROUND %d/%d] fedpace: %d of %d clients answered in %.1f s",
-                row.round, rounds, row.clients.size, row.clients.size + row.missing.size,
-                row.round_seconds,
-            )  # fmt: skip
+            for row in run.go_on():
+                log.info(
+                    "[ROUND %d/%d] fedpace: %d of %d clients answered in %.1f s",
+                    row.round, rounds, row.clients.size, row.clients.size + row.missing.size,
+                    row.round_seconds,
+                )  # fmt: skip
         self.outcome = run.outcome()
         backend.result.arrays = backend.layout.record(run.state.parameters)
         log.info("fedpace: ended after round %d: %s", run.state.round, run.ended)
@@ -122,8 +123,13 @@ class AdaptiveSampling(Settings, Strategy):
             clients = backend.task.clients.tolist()
             return backend.messages(MessageType.TRAIN, clients, arrays, config)
         if self._driven is None:
+            if self.asynchronous:
+                remedy = "call start, or give mode='synchronous'"
+                raise InputError(f"mode asynchronous has no rounds for another loop; {remedy}")
             training = Training(arrays, self.deadline or TIMEOUT, config)
-            self._driven = self._begun(grid, training, Stop(blind=True))
+            run, backend = self._begun(grid, training, Stop(blind=True))
+            assert isinstance(run, Run)
+            self._driven = run, backend
         run, backend = self._driven
         kept = backend.layout.vector(backend.layout.record(run.state.parameters))
         given = backend.layout.vector(arrays)
@@ -203,17 +209,20 @@ class AdaptiveSampling(Settings, Strategy):
         training: Training,
         stop: Stop,
         checkpoint: FleetCheckpoint | None = None,
-    ) -> tuple[Run, GridBackend]:
+    ) -> tuple[Run | Stream, GridBackend]:
         self.outcome = self._run = None
         backend = self.backend_on(grid, training, checkpoint)
-        self._run = Run(
-            backend,
-            self.sampler(),
-            schedule=self.schedule or (lambda _: math.nan),
-            stop=stop,
-            seeds=Seeds(self.seed),
-            server=Buffered(self.made_server(), backend.layout.trained),
-            evaluate_every=self.evaluate_every,
-            journal=checkpoint,
-        )
+        how: dict[str, Any] = {
+            "schedule": self.schedule or (lambda _: math.nan),
+            "stop": stop,
+            "seeds": Seeds(self.seed),
+            "server": Buffered(self.made_server(), backend.layout.trained),
+            "evaluate_every": self.evaluate_every,
+            "journal": checkpoint,
+        }
+        sampler = self.sampler()
+        if self.asynchronous:
+            self._run = Stream(backend, sampler, at_once=self.k, buffer=self.buffer, **how)
+        else:
+            self._run = Run(backend, sampler, **how)
         return self._run, backend

@@ -18,7 +18,8 @@ class Task(NamedTuple):
     """What clients are to do: train from `parameters`.
 
     `clients` are distinct and ascend. `round_index` counts from 0; `seconds` is the clock of the
-    run when the task is given out.
+    run when the task is given out. Without a barrier `round_index` counts the tasks, and `version`
+    the steps that lie behind the model; −1 in rounds.
     """
 
     clients: IntArray
@@ -26,6 +27,7 @@ class Task(NamedTuple):
     round_index: int
     learning_rate: float
     seconds: float
+    version: int = -1
 
 
 class Reply(NamedTuple):

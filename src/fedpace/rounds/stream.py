@@ -163,7 +163,9 @@ class Stream(Training):
         self._at_work[client] = sent
         self._late.pop(client, None)
         self.state = state._replace(owed=owed, sent=state.sent + 1)
-        return Task(np.array([client]), sent.model, state.sent, rate, self._clock)
+        return Task(
+            np.array([client]), sent.model, state.sent, rate, self._clock, version=state.round
+        )
 
     def _factor(self, design: Dispatch, known: Known) -> float:
         """Return what makes weights as if p and f were divided by their sums over those present."""
@@ -314,9 +316,9 @@ def turned(
     new = np.isnan(owed[:n])
     if new.any():
         owed[:n][new] = (design.start(rng) * per_turn)[new]
-    turn = design.next(free[:n], owed[:n] / per_turn, rng)
-    owed[:n] = turn.credits * per_turn
-    return turn._replace(credits=owed)
+    client, weight, turns = design.next(free[:n], owed[:n] / per_turn, rng)
+    owed[:n] = turns * per_turn
+    return Turn(client, weight, owed)
 
 
 def _together(replies: list[Reply], passed: float, state: State) -> Reply:
