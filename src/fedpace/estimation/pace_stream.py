@@ -33,8 +33,10 @@ from fedpace.sampling.turns import InTurn
 
 # The fewest updates in a step: single ones failed where the learning rate does not fall.
 FEWEST = 2
-# The part of those at work that make a step at first.
-FIRST_PART = 0.5
+# The part of those at work that make a step at first, and at most.
+LARGEST_PART = 0.5
+# c is this part of what it is in rounds, within limits in units of S_0: noise is older here.
+PART_OF_LEAN, LIMITS = 0.1, (0.03, 0.3)
 # Cap on the weight of a completion, next to its weight under weighted sampling.
 MAX_WEIGHT = 2.0
 
@@ -73,8 +75,8 @@ class PaceStream:
 
     No pilots and no setting: the run begins with weighted shares and steps of C/2 updates. Norms
     and times are learned from every reply; the shares minimise the time per progress, P3, which is
-    exact here, with c as measured. Steps are made of ever fewer updates, down to two, as long as
-    the loss bears it: see `after_step`.
+    exact here, with c as measured. Steps are made of ever fewer updates, from C/2 down to two, as
+    long as the loss bears it: see `after_step`.
 
     Parameters
     ----------
@@ -170,11 +172,12 @@ class PaceStream:
 
     @property
     def _first_buffer(self) -> int:
-        return max(round(FIRST_PART * self.at_once), 1)
+        return max(round(LARGEST_PART * self.at_once), min(FEWEST, self.at_once))
 
     @property
     def _limits(self) -> tuple[float, float]:
-        return 1.0, self.at_once / min(FEWEST, self._first_buffer)
+        fewest = min(FEWEST, self.at_once)
+        return self.at_once / self._first_buffer, self.at_once / fewest
 
     def _buffer(self, state: PaceStreamState) -> int:
         return self.buffer or max(round(self.at_once / state["stride"]["cap"]), 1)
@@ -191,6 +194,8 @@ class PaceStream:
         least = float(known.weights @ norms) ** 2  # S_0
         buffer = basis["buffer"]
         lean, reason = leaning(basis["c"], basis["pairs"], least / buffer, given=self.c_over_s0)
+        if self.c_over_s0 is None:
+            lean = float(np.clip(PART_OF_LEAN * lean, *LIMITS))
         rest = 0.0 if math.isnan(basis["length"]) else (buffer - 1) * basis["length"]
         profile = Profile(known.weights, times, norms, lean * least + rest)
         slots = min(self.at_once, known.n)

@@ -12,8 +12,9 @@ from fedpace.rounds.rows import Row
 
 # A round of this part of the cap or more tells whether the cap is right.
 HEAVY = 0.75
-# The loss may rise by the first of these parts and still count as fine; by the second is too much.
-FINE, TOO_MUCH = 0.1, 0.2
+# The loss may rise by this part after a round, or after a step without a barrier, which is noisier;
+# by less than half of it is fine.
+TOO_MUCH, TOO_MUCH_IN_A_STEP = 0.2, 0.3
 # What becomes of the cap then; steps are many more than heavy rounds, and grow more slowly.
 GROWTH, STEP_GROWTH, CUT = 1.3, 1.1, 0.5
 
@@ -49,19 +50,21 @@ def after_round(stride: Stride, row: Row, limits: tuple[float, float]) -> Stride
         return Stride(**{**stride, "heaviest": heaviest})
     if heaviest < HEAVY * stride["cap"]:
         return Stride(**{**stride, "loss": row.loss, "heaviest": 0.0})
-    return _steered(stride, min(stride["cap"], heaviest), row.loss, GROWTH, limits)
+    tried = min(stride["cap"], heaviest)
+    return _steered(stride, tried, row.loss, limits, growth=GROWTH, too_much=TOO_MUCH)
 
 
 def after_step(stride: Stride, row: Row, limits: tuple[float, float]) -> Stride:
-    """Return the state after a step without a barrier, by the same rule; every step counts.
+    """Return the state after a step without a barrier, by a like rule; every step counts.
 
-    Growth is 1.1 until the first cut, its root after that, and so on: where the learning rate does
-    not fall, neither does the noise, and steps must settle.
+    A rise by 0.3 is too much. Growth is 1.1 until the first cut, its root after that, and so on:
+    where the learning rate does not fall, neither does the noise, and steps must settle.
     """
     if not _is_known(row):
         return stride
     growth = STEP_GROWTH ** (1 / (1 + stride["cuts"]))
-    return _steered(stride, stride["cap"], row.loss, growth, limits)
+    much = TOO_MUCH_IN_A_STEP
+    return _steered(stride, stride["cap"], row.loss, limits, growth=growth, too_much=much)
 
 
 def _is_known(row: Row) -> bool:
@@ -69,14 +72,20 @@ def _is_known(row: Row) -> bool:
 
 
 def _steered(
-    stride: Stride, tried: float, loss: float, growth: float, limits: tuple[float, float]
+    stride: Stride,
+    tried: float,
+    loss: float,
+    limits: tuple[float, float],
+    *,
+    growth: float,
+    too_much: float,
 ) -> Stride:
     """Return the state with the next cap, after `tried` took the loss to where it is."""
     cap, cuts, before = stride["cap"], stride["cuts"], stride["loss"]
     rise = loss - before
-    if rise > TOO_MUCH * abs(before):
+    if rise > too_much * abs(before):
         cap, cuts = CUT * tried, cuts + 1
-    elif rise < FINE * abs(before):
+    elif rise < too_much / 2 * abs(before):
         cap *= growth
     least, most = limits
     return Stride(cap=max(least, min(cap, most)), loss=loss, heaviest=0.0, cuts=cuts)

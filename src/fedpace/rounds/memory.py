@@ -13,8 +13,8 @@ from fedpace.rounds.backend import Reply
 from fedpace.rounds.seen import Seen, latest_of_each
 from fedpace.sampling.design import Draw
 
-# How much of what was learned of β counts in the next round.
-KEPT = 0.9
+# How much of what was learned of β counts after the next round, or ten updates without a barrier.
+KEPT, A_ROUND = 0.9, 10
 # Numbers that are remembered at most, in single precision: 256 MB.
 LARGEST_MEMORY = 2**26
 
@@ -105,6 +105,7 @@ class Memory:
         importance = seen.draw.weights[fine] * seen.weights[clients]
         agreed = float(importance @ np.vecdot(latest, before))
         squares = float(importance @ np.vecdot(before, before))
+        kept = KEPT if seen.started is None else KEPT ** (clients.size / A_ROUND)
         others = ~np.isin(state["clients"], clients)
         last = latest_of_each(clients)
         clients, latest = clients[last], latest[last]
@@ -113,8 +114,8 @@ class Memory:
         return Remembered(
             clients=np.append(state["clients"][others], clients)[room],
             updates=np.concatenate(rows)[room],
-            agreed=KEPT * state["agreed"] + agreed,
-            squares=KEPT * state["squares"] + squares,
+            agreed=kept * state["agreed"] + agreed,
+            squares=kept * state["squares"] + squares,
         )
 
 

@@ -308,7 +308,8 @@ def turned(
     """Return whose turn it is, and what clients are owed then, as weights.
 
     Turns have the weight p_i / f_i. What is owed is kept as weights, so that it stays right when
-    the shares f change. Whoever has no account begins with a part of a turn.
+    the shares f change. Whoever has no account begins with a part of a turn. Then all are given
+    the same multiple of p_i, so that credits have the sum that they begin with: turns count on it.
     """
     n, weights = design.n, getattr(design, "weights", design.q)
     per_turn = weights / design.q
@@ -316,7 +317,9 @@ def turned(
     new = np.isnan(owed[:n])
     if new.any():
         owed[:n][new] = (design.start(rng) * per_turn)[new]
-    client, weight, turns = design.next(free[:n], owed[:n] / per_turn, rng)
+    credit = owed[:n] / per_turn
+    credit += ((n + 1) / 2 - credit.sum()) * design.q
+    client, weight, turns = design.next(free[:n], credit, rng)
     owed[:n] = turns * per_turn
     return Turn(client, weight, owed)
 
