@@ -141,7 +141,8 @@ def test_buffers_of_flower_hand_on_what_was_seen() -> None:
     draw = Draw(np.array([0]), np.ones(1))
     model, _ = stepped(server, server.init(start), start, draw, np.ones((N, SIZE)))
     np.testing.assert_allclose(model, np.ones(SIZE))
-    assert not Buffered(Average(), np.ones(3, np.bool_)).informed
+    plain, _ = stepped(Buffered(Average(), server.trained), None, start, draw, np.ones((N, SIZE)))
+    np.testing.assert_allclose(plain, np.ones(SIZE))
 
 
 def test_auto_is_what_the_sampler_draws_best_with() -> None:
