@@ -19,6 +19,7 @@ from fedpace.report.sensitivity import sensitivities
 from fedpace.report.setups import Sweep
 from fedpace.report.summary import BASELINE, PROPOSED, SchemeSummary, Summary
 from fedpace.report.tables import new_table
+from fedpace.rivals import marked
 
 NOTHING = "–"
 # Titles are broken into lines of about this many letters where room is short.
@@ -44,7 +45,7 @@ def columns(summary: Summary) -> list[Column]:
     unpiloted = f"vs {PROPOSED}, without pilots"
     accuracy = f"time to accuracy {100 * summary.accuracy.value:.1f} %, s"
     every = [
-        Column("scheme", lambda row: (row.scheme, "")),
+        Column("scheme", lambda row: (marked(row.scheme), "")),
         Column("reached", lambda row: (f"{row.reached} of {row.runs}", "")),
         Column(f"time to {summary.target}, s", lambda row: _cell(row.seconds, _seconds)),
         Column("time until sustained, s", lambda row: _cell(row.sustained_seconds, _seconds)),

@@ -84,6 +84,8 @@ def run_with(
         stop=stopping(study),
         seeds=Seeds(seed),
         evaluate_every=1 if study.network is None else study.network.evaluate_every,
+        take=study.training.take,
+        deadline=study.training.deadline,
         journal=journal,
         watch=watch,
         **_barrier(study, scheme),
@@ -120,7 +122,8 @@ def sampler(study: Study, scheme: str, backend: Backend, seeds: Seeds) -> Sample
     settings = section.model_dump(include={"refresh", "max_weight", "c_over_s0"})
     if scheme == "pace":  # which caps the weight of a round
         del settings["max_weight"]
-    found = sampler_for(scheme, k, learn=_learning(study), **settings)
+    knobs = section.knobs.get(scheme)
+    found = sampler_for(scheme, k, learn=_learning(study), knobs=knobs, **settings)
     if not section.oracle or not isinstance(found, (Solve, Piloted)):
         return found
     if needs_counts_only(found.scheme):

@@ -106,9 +106,12 @@ class DevicesSection(_Section):
 class TrainingSection(_Section):
     """How they train.
 
+    A round is over when `take` of its clients have answered, or after `deadline` seconds; those
+    who are late have worked in vain, and whoever is late often counts for more when it answers.
     `schedule` is inverse:RATE, constant:RATE or bound:MU:GAMMA. `server` makes the next model of
-    the replies: average, memory, adam:RATE, yogi:RATE, or file.py:name; auto is memory for `pace`,
-    what fedbuff and fedasync have published, the average for all others.
+    the replies: average, mean, memory, fedvarp, fedstale:BETA, adam:RATE, yogi:RATE, or
+    file.py:name; auto is the one that a scheme draws best with, such as memory for `pace`, what
+    its paper says for a rival, and the average for all others.
 
     In the `mode` "asynchronous" no round is waited for: `at_once` clients are at work, by default
     `k`, and every `buffer` updates make a step, by default as many as the scheme says, else
@@ -116,6 +119,8 @@ class TrainingSection(_Section):
     """
 
     k: Count = 10
+    take: Count | None = None
+    deadline: Positive | None = None
     local_steps: Count = 50
     batch: Count = 24
     schedule: str = "inverse:0.1"
@@ -151,7 +156,8 @@ class SamplingSection(_Section):
     learns from this many rounds of weighted sampling that are kept, instead of two pilots. After
     every `refresh` rounds the probabilities are solved for again. `oracle` gives the gradient
     norms of a whole earlier run instead of pilots. `pace` has caps of its own, no pilots, and
-    solves again after ten rounds where `refresh` does not say otherwise.
+    solves again after ten rounds where `refresh` does not say otherwise. `knobs` are settings of
+    samplers by name: sampling.knobs.pow-d.d=30.
     """
 
     max_weight: Positive | None = None
@@ -159,6 +165,7 @@ class SamplingSection(_Section):
     warm_up: Count | None = None
     refresh: Count | None = None
     oracle: bool = False
+    knobs: dict[str, dict[str, Any]] = {}
 
 
 class PilotsSection(_Section):
