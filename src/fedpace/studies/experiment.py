@@ -43,6 +43,7 @@ from fedpace.rounds.training import Outcome
 from fedpace.sampling.schemes import SCHEMES, needs_counts_only
 from fedpace.seeds import Seeds
 from fedpace.studies.study import ImagesSection, OwnSection, Study, SyntheticSection
+from fedpace.times.availability import check_availability, with_availability
 from fedpace.times.distributions import usual_times
 from fedpace.times.round_times import RoundTimes, Steady, Varying
 from fedpace.times.traces import whole_file
@@ -192,6 +193,7 @@ def check_at_hand(study: Study) -> None:
         pool_files(study.data.kind)
     if study.devices.times.endswith("trace:fedscale:all"):
         whole_file()
+    check_availability(study.devices.availability, client_count(study))
     if study.model.kind == "lenet5" and find_spec("torch") is None:
         remedy = "install it with: pip install 'fedpace[torch]'"
         raise MissingExtraError(f"lenet5 needs PyTorch; {remedy}")
@@ -211,7 +213,7 @@ def drawn_times(
     study: Study, spec: str, seeds: Seeds, *, train: Shards | None = None
 ) -> FloatArray:
     """Draw the clients' usual times; orders by what clients hold need their data, `train`."""
-    work = study.devices.model_dump(include={"samples", "megabits"})
+    work = study.devices.model_dump(include={"samples", "megabits", "correlation"})
     rng = seeds.stream("times")
     if train is None:
         return usual_times(spec, np.ones(client_count(study), dtype=np.int64), rng, **work)
@@ -280,11 +282,12 @@ def model_of(study: Study) -> Model:
 
 
 def round_times(study: Study, usual: FloatArray, seeds: Seeds) -> RoundTimes:
-    """Return steady times, or varying ones where the study asks for any variation."""
+    """Return steady times, or varying ones, of clients that are there when the study says so."""
     devices = study.devices
-    if not (devices.noise or devices.drift or devices.busy):
-        return Steady(usual)
-    return Varying(usual, seeds, **devices.model_dump(include=VARIATION))
+    varying = devices.noise or devices.drift or devices.busy
+    variation = devices.model_dump(include=VARIATION)
+    times = Varying(usual, seeds, **variation) if varying else Steady(usual)
+    return with_availability(devices.availability, times, seeds)
 
 
 def parsed_schedule(text: str) -> schedules.Schedule:

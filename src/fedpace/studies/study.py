@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import ErrorDetails
 
 from fedpace.errors import InputError, nearest
+from fedpace.times.availability import ALWAYS
 from fedpace.times.traces import MEGABITS, SAMPLES
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -89,12 +90,18 @@ class DevicesSection(_Section):
     `samples` and `megabits` are what real devices, times = "trace:fedscale", compute on and get
     and send in a round; other times do not depend on them. Where times are not `known`, the server
     must learn the usual ones as it trains. `period` and `spell` are in seconds.
+
+    `correlation` hands out the same times by sample counts: 1 the longest to the largest clients,
+    −1 the shortest, 0 as they come. `availability` is always, markov:ON:OFF, daily:SHARE:PERIOD
+    or file:PATH: see fedpace.times.availability.
     """
 
     times: str = "exponential:1"
     samples: Positive = SAMPLES
     megabits: Positive = MEGABITS
     known: bool = True
+    correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
+    availability: str = ALWAYS
     noise: AtLeastZero = 0.0
     drift: AtLeastZero = 0.0
     period: Positive = 100.0
