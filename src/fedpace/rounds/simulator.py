@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, IntArray
 from fedpace.data.shards import Shards, Split
+from fedpace.errors import InputError
 from fedpace.models.model import Model
 from fedpace.rounds.backend import NOBODY, NOTHING, Evaluation, Probe, Reply, Task, together
 from fedpace.rounds.judged import Judged, judged
@@ -68,9 +69,10 @@ class SimulatedClock(ABC):
         """t_i without noise and drift, where the server knows them."""
         return self.times.usual if self.times_known else None
 
-    @abstractmethod
-    def judged(self, task: Task) -> Judged:
+    def judged(self, task: Task) -> Judged:  # noqa: ARG002
         """Return how the model of a task does on the samples of its clients."""
+        name = type(self).__name__
+        raise InputError(f"task.losses must be False on {name}, got True; take another backend")
 
     @abstractmethod
     def trained_each(self, tasks: Sequence[Task]) -> list[Trained]:
