@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -113,10 +114,14 @@ class Probe(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """The global loss F(w) = Σ p_i F_i(w), and the accuracy on what clients held back."""
+    """The global loss F(w) = Σ p_i F_i(w), and the accuracy on what clients held back.
+
+    `slow_accuracy` is that on the slowest fifth of clients, NaN where nobody knows.
+    """
 
     loss: float
     accuracy: float
+    slow_accuracy: float = math.nan
 
 
 class Backend(Protocol):

@@ -41,7 +41,8 @@ class Row(NamedTuple):
     What a round cost: `probing_seconds` are those in which candidates were asked before the draw,
     `device_seconds` all that clients worked, together, `wasted_seconds` those of them that brought
     nothing: candidates, late replies, clients that left. `traffic_down` and `traffic_up` are bytes,
-    as measured or by the size of the model in single precision.
+    as measured or by the size of the model in single precision. `slow_accuracy` is the accuracy on
+    what the slowest fifth of clients hold back, NaN where nobody knows.
 
     Without a barrier a row is a step, and `round_seconds` the time since the one before. `versions`
     are the steps that lay behind the model that each update began with, so that it is
@@ -82,6 +83,7 @@ class Row(NamedTuple):
     wasted_seconds: float = 0.0
     traffic_down: int = 0
     traffic_up: int = 0
+    slow_accuracy: float = math.nan
 
     @property
     def staleness(self) -> IntArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from fedpace.rounds.local import Held, LocalSteps, Trained
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Presence, RoundTimes
 from fedpace.times.traces import FORWARD_AND_BACKWARD
+
+# The share of clients whose accuracy is told apart.
+SLOW = 0.2
 
 
 class _Underway(NamedTuple):
@@ -252,7 +256,18 @@ class Simulator(Held, SimulatedClock):
         """Return the mean loss over all training samples and the accuracy on all held out."""
         if not due:
             return None
-        return Evaluation(self.loss(parameters), float(self.right(parameters).mean()))
+        right = self.right(parameters)
+        slow = right[self._slowest]
+        slow_accuracy = float(slow.mean()) if slow.size else math.nan
+        return Evaluation(self.loss(parameters), float(right.mean()), slow_accuracy)
+
+    @cached_property
+    def _slowest(self) -> NDArray[np.bool_]:
+        """Which of the samples held out are of the slowest fifth of clients."""
+        usual, sizes = self.times.usual, self.data.test.sizes
+        slow = np.zeros(usual.size, dtype=np.bool_)
+        slow[np.argsort(-usual, kind="stable")[: math.ceil(SLOW * usual.size)]] = True
+        return np.repeat(slow, sizes)
 
     def _batches(self, round_index: int, clients: IntArray) -> NDArray[np.int64]:
         """Return the rows of x that each client uses in each step, (E, m, batch)."""
