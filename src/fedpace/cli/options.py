@@ -85,7 +85,8 @@ CAP = typer.Option(
 )
 JSON = typer.Option("--json", help="Print one JSON object instead of tables.")
 SETUP = typer.Argument(
-    help="A setup that comes with fedpace, such as simulation-1, or a .toml file."
+    help="A setup that comes with fedpace, such as simulation-1, or a .toml file; in `run` also "
+    "field, a grid of them."
 )
 OVERRIDES = typer.Option(
     "--set",
