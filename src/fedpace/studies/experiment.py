@@ -85,8 +85,6 @@ def run_with(
         stop=stopping(study),
         seeds=Seeds(seed),
         evaluate_every=1 if study.network is None else study.network.evaluate_every,
-        take=study.training.take,
-        deadline=study.training.deadline,
         journal=journal,
         watch=watch,
         **_barrier(study, scheme),
@@ -97,7 +95,7 @@ def _barrier(study: Study, scheme: str) -> dict[str, Any]:
     """Return what `train` is told of rounds, or that there are none."""
     training = study.training
     if not training.asynchronous:
-        return {}
+        return {"take": training.take, "deadline": training.deadline}
     buffer = BUFFERS.get(scheme, training.buffer)
     return {"mode": training.mode, "at_once": training.slots, "buffer": buffer}
 

@@ -242,6 +242,9 @@ class Study(_Section):
             raise ValueError("lenet5 takes images; set data.kind to mnist or emnist-lower")
         if self.model.kind == "lenet5" and self.model.precision == "double":
             raise ValueError("lenet5 trains in single precision; set model.precision to single")
+        rounds = self.training.take, self.training.deadline
+        if self.training.asynchronous and rounds != (None, None):
+            raise ValueError("no round is waited for; set training.take and training.deadline none")
         return self
 
 
