@@ -334,6 +334,6 @@ def test_says_what_is_wrong_with_own_data_or_a_network(
 
 @pytest.mark.parametrize("field", ["training.take=3", "training.deadline=2.5"])
 def test_a_round_cannot_end_early_where_there_is_none(field: str) -> None:
-    with pytest.raises(InputError, match="no round is waited for; set training.take"):
+    with pytest.raises(InputError, match="no round is waited for; set"):
         load_study("simulation-1", ["training.mode=asynchronous", field])
     assert load_study("simulation-1", [field]).training.mode == "synchronous"

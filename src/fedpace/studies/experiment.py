@@ -44,9 +44,11 @@ from fedpace.sampling.schemes import SCHEMES, needs_counts_only
 from fedpace.seeds import Seeds
 from fedpace.studies.study import ImagesSection, OwnSection, Study, SyntheticSection
 from fedpace.times.availability import check_availability, with_availability
-from fedpace.times.distributions import usual_times
+from fedpace.times.distributions import FLASH, usual_times
+from fedpace.times.links import FLASH as LINKS
+from fedpace.times.links import linked
 from fedpace.times.round_times import RoundTimes, Steady, Varying
-from fedpace.times.traces import whole_file
+from fedpace.times.traces import data_file, whole_file
 
 # Of an image of MNIST or EMNIST.
 PIXELS = 28 * 28
@@ -191,6 +193,8 @@ def check_at_hand(study: Study) -> None:
         pool_files(study.data.kind)
     if study.devices.times.endswith("trace:fedscale:all"):
         whole_file()
+    if study.devices.times.endswith(FLASH):
+        data_file(LINKS)
     check_availability(study.devices.availability, client_count(study))
     if study.model.kind == "lenet5" and find_spec("torch") is None:
         remedy = "install it with: pip install 'fedpace[torch]'"
@@ -284,7 +288,10 @@ def round_times(study: Study, usual: FloatArray, seeds: Seeds) -> RoundTimes:
     devices = study.devices
     varying = devices.noise or devices.drift or devices.busy
     variation = devices.model_dump(include=VARIATION)
-    times = Varying(usual, seeds, **variation) if varying else Steady(usual)
+    times: RoundTimes = Varying(usual, seeds, **variation) if varying else Steady(usual)
+    if devices.times.endswith(FLASH):
+        work = devices.model_dump(include={"samples", "megabits"})
+        times = linked(times, seeds.stream("times"), seeds, **work)
     return with_availability(devices.availability, times, seeds)
 
 

@@ -10,6 +10,7 @@ from scipy.special import ndtri
 
 from fedpace.checks import FloatArray, IntArray, positive_column
 from fedpace.errors import InputError, nearest
+from fedpace.times.links import flash_devices
 from fedpace.times.traces import MEGABITS, SAMPLES, trace_times
 
 # What each distribution wants after its name.
@@ -24,6 +25,8 @@ DISTRIBUTIONS = {
     "anticorrelated": "distribution",
     "by-label": "distribution",
 }
+# Real devices whose links vary: see `fedpace.times.links`.
+FLASH = "trace:flash"
 # Those that hand out another distribution's times by what clients hold.
 ORDERS = ("correlated", "anticorrelated", "by-label")
 
@@ -41,7 +44,7 @@ def usual_times(
     """Return one time per client from a text such as "uniform:0.187:7.159".
 
     constant:1, uniform:LOW:HIGH, exponential:MEAN, lognormal:MEDIAN:SIGMA, file:PATH (one number
-    per line), or trace:fedscale (real devices, see `trace_times`).
+    per line), trace:fedscale (real devices, see `trace_times`), or trace:flash (with other links).
 
     The same times in another order: correlated:SPEC gives the longest to the client with most
     samples, anticorrelated:SPEC the shortest, and by-label:SPEC lets times ascend with the label
@@ -88,6 +91,8 @@ def usual_times(
         clients = _fastest_first(name, sizes, labels)
         drawn = usual_times(rest, sizes, rng, labels=labels, samples=samples, megabits=megabits)
         return _handed_out(drawn, clients)
+    if spec == FLASH:
+        return flash_devices(n, rng, samples=samples, megabits=megabits)[0]
     if name == "trace":
         return positive_column(
             "times", trace_times(rest, n, rng, samples=samples, megabits=megabits)
