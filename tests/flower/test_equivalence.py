@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from fedpace import Pilots, Simulator, Stop, WarmUp, constant, sampler_for, train
 from fedpace.checks import FloatArray
-from fedpace.estimation.policy import SAMPLERS
+from fedpace.estimation.policy import OURS
 from fedpace.flower import AdaptiveSampling
 from fedpace.rounds.backend import Evaluation
 from fedpace.sampling.schemes import SCHEMES
@@ -35,7 +35,7 @@ def flower_models(
     return models, strategy
 
 
-@pytest.mark.parametrize("scheme", [*SCHEMES, *SAMPLERS])
+@pytest.mark.parametrize("scheme", [*SCHEMES, *OURS])
 @pytest.mark.parametrize(
     "pilots", [WarmUp(5), Pilots((1.0,), rounds=4)], ids=["warm-up", "two pilots"]
 )

@@ -9,9 +9,10 @@ import pytest
 import typer
 
 from fedpace.cli import lab_app
+from fedpace.cli.options import TRAINED
 from fedpace.report.page import page
 from fedpace.report.rerun import NO_COMMAND, command, overrides, toml
-from fedpace.report.setups import USUAL, Setup, setups_of
+from fedpace.report.setups import Setup, setups_of
 from fedpace.report.summary import summarise
 from fedpace.studies.study import Study, load_study
 
@@ -71,7 +72,7 @@ def test_command_names_schemes_seeds_and_changes() -> None:
 
 
 def test_a_study_of_ones_own_is_run_from_the_file_beside_the_report(tmp_path: Path) -> None:
-    setup = setup_of(small_study(tmp_path), *USUAL)
+    setup = setup_of(small_study(tmp_path), *TRAINED)
     words = shlex.split(command(setup, file="out/small.toml", out="out"))
     assert words == ["fedpace", "run", "out/small.toml", "--schemes", "all", "--seeds", "2",
                      "--out", "out"]  # fmt: skip

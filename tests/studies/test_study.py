@@ -330,3 +330,10 @@ def test_says_what_is_wrong_with_own_data_or_a_network(
     text = SMALL.replace('kind = "synthetic"', 'kind = "own"') if "own" in override else SMALL
     with pytest.raises(InputError, match=problem):
         load_study(written(tmp_path, text), [override])
+
+
+@pytest.mark.parametrize("field", ["training.take=3", "training.deadline=2.5"])
+def test_a_round_cannot_end_early_where_there_is_none(field: str) -> None:
+    with pytest.raises(InputError, match="no round is waited for; set"):
+        load_study("simulation-1", ["training.mode=asynchronous", field])
+    assert load_study("simulation-1", [field]).training.mode == "synchronous"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import spearmanr
 
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
@@ -16,8 +17,10 @@ COUNT = 20_000
 SIZES = np.arange(1, COUNT + 1)
 
 
-def times(spec: str, sizes: np.ndarray = SIZES, seed: int = 0) -> FloatArray:
-    return usual_times(spec, sizes, np.random.default_rng(seed))
+def times(
+    spec: str, sizes: np.ndarray = SIZES, seed: int = 0, *, correlation: float = 0.0
+) -> FloatArray:
+    return usual_times(spec, sizes, np.random.default_rng(seed), correlation=correlation)
 
 
 def assert_mean(values: FloatArray, expected: float) -> None:
@@ -183,3 +186,23 @@ def test_refuses_parameters_that_are_not_positive_numbers_of_the_right_count(spe
 def test_an_unknown_distribution_is_refused_with_the_nearest(spec: str) -> None:
     with pytest.raises(InputError, match=r"got 'exponental:1'; did you mean 'exponential'\?"):
         times(spec)
+
+
+def test_one_number_says_how_far_times_go_with_sizes() -> None:
+    sizes = np.random.default_rng(1).integers(10, 1000, 400)
+    plain = times("exponential:1", sizes)
+    found = {c: times("exponential:1", sizes, correlation=c) for c in (-1.0, -0.5, 0.0, 0.5, 1.0)}
+    for each in found.values():
+        np.testing.assert_array_equal(np.sort(each), np.sort(plain))
+    np.testing.assert_array_equal(found[0.0], plain)
+    np.testing.assert_array_equal(found[1.0], times("correlated:exponential:1", sizes))
+    np.testing.assert_array_equal(found[-1.0], times("anticorrelated:exponential:1", sizes))
+    ranks = {c: spearmanr(sizes, each).statistic for c, each in found.items()}
+    # Of normal scores with correlation c, ranks correlate by 6/π arcsin(c/2): 0.48 for 0.5.
+    assert ranks[0.5] == pytest.approx(0.48, abs=5 / 20)
+    assert ranks[-1.0] < ranks[-0.5] < -0.2 < 0.2 < ranks[0.5] < ranks[1.0]
+
+
+def test_a_correlation_beyond_one_is_refused() -> None:
+    with pytest.raises(InputError, match="correlation must be from -1 to 1, got"):
+        times("exponential:1", np.array([1, 2]), correlation=1.5)

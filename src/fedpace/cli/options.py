@@ -13,9 +13,10 @@ from fedpace.checks import positive_count
 from fedpace.clients_file import Clients, read_clients
 from fedpace.errors import InputError, MissingExtraError, listed
 from fedpace.estimation.no_barrier import PUBLISHED
-from fedpace.estimation.policy import SAMPLERS, WITHOUT_BARRIER
+from fedpace.estimation.policy import OURS, WITHOUT_BARRIER
 from fedpace.files import writable
 from fedpace.profile import finite_ratio
+from fedpace.rivals import RIVALS
 from fedpace.sampling.schemes import SCHEMES, scheme_named
 from fedpace.sampling.solution import check_cap
 
@@ -64,8 +65,8 @@ def picture(what: str) -> Any:
     return checked(f"Draw {what}: a .png, .pdf or .svg file.", check)
 
 
-def _choice(names: Iterable[str]) -> str:
-    return f"all, or separated by commas: {', '.join(names)}, or your own file.py:name."
+def _choice(names: Iterable[str], more: str = "") -> str:
+    return f"all, or separated by commas: {', '.join(names)}{more}, or your own file.py:name."
 
 
 # Options of several commands.
@@ -84,7 +85,8 @@ CAP = typer.Option(
 )
 JSON = typer.Option("--json", help="Print one JSON object instead of tables.")
 SETUP = typer.Argument(
-    help="A setup that comes with fedpace, such as simulation-1, or a .toml file."
+    help="A setup that comes with fedpace, such as simulation-1, or a .toml file; in `run` also "
+    "field, a grid of them."
 )
 OVERRIDES = typer.Option(
     "--set",
@@ -99,8 +101,9 @@ FOLDER = typer.Option(
 )
 OUT = typer.Option(help="Directory for the runs. Give the same one again to continue.")
 COMPARED = typer.Option("--schemes", help=_choice(SCHEMES))
-TRAINED = (*SCHEMES, *SAMPLERS)
-CHOSEN = typer.Option("--schemes", help=_choice((*TRAINED, *PUBLISHED)))
+TRAINED = (*SCHEMES, *OURS)
+OTHERS = f"; those of other papers, together rivals: {', '.join(RIVALS)}"
+CHOSEN = typer.Option("--schemes", help=_choice((*TRAINED, *PUBLISHED), OTHERS))
 SEEDS = checked("Number of seeds, N: runs of each scheme.", positive_count, "--seeds")
 FIRST = checked("First seed; runs use FIRST … FIRST + N − 1.", natural, "--first-seed")
 STATE = typer.Option(
@@ -125,7 +128,7 @@ def named_schemes(
     *,
     every: Iterable[str] = tuple(SCHEMES),
 ) -> list[str]:
-    """Return the names of a list with commas; "all" stands for `every`.
+    """Return the names of a list with commas; "all" stands for `every`, "rivals" for those.
 
     Each name is looked up, also those of the user's own: see `fedpace.lookup.found`.
 
@@ -134,7 +137,7 @@ def named_schemes(
     """
     names: list[str] = []
     for name in map(str.strip, text.split(",")):
-        names += every if name == "all" else [name]
+        names += {"all": every, "rivals": RIVALS}.get(name, [name])
     for name in names:
         look_up(name, argument="--schemes")
     return list(dict.fromkeys(names))

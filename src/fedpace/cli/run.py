@@ -1,7 +1,10 @@
 """The command `fedpace run`: a simulated study."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,6 +12,10 @@ from fedpace.checks import positive_count
 from fedpace.cli import options, output
 from fedpace.errors import InputError
 from fedpace.estimation.policy import named
+
+if TYPE_CHECKING:
+    from fedpace.studies.runner import Failure
+    from fedpace.studies.study import Study
 
 # The first reasons of failed runs to print.
 REASONS = 5
@@ -35,49 +42,64 @@ def run_command(
     spread: Annotated[str, SPREAD] = "runs",
     folder: Annotated[Path | None, options.FOLDER] = None,
 ) -> None:
-    """Run a study: every scheme with every seed. Stored runs are not repeated."""
+    """Run a study, or the studies of a grid: every scheme with every seed, each run once."""
     options.need("sim", "pydantic", "threadpoolctl")
     from fedpace.data.cache import look_in
     from fedpace.studies.experiment import check_at_hand
+    from fedpace.studies.grid import load_studies
     from fedpace.studies.record import write_record
     from fedpace.studies.runner import checked_jobs, run_study
-    from fedpace.studies.study import load_study
 
-    study = load_study(setup, overrides or ())
+    studies = load_studies(setup, overrides or ())
     look_in(folder)
     if scheduler is None:
-        check_at_hand(study)
-    names = options.named_schemes(
-        schemes, named, every=options.trained(study.training.asynchronous)
-    )
+        for study in studies:
+            check_at_hand(study)
+    names = options.named_schemes(schemes, named, every=options.TRAINED)
     numbers = range(first_seed, first_seed + seeds)
     if spread != "runs" and (spread != "clients" or scheduler is None):
         raise InputError(
             f"--spread must be runs, or clients with a --scheduler, got '{spread}'; "
             "give the address of a Dask scheduler"
         )
-    jobs = checked_jobs(study, names, numbers)
-    write_record(out, study, names, numbers)
-    with output.interruptible(out, study, jobs), output.runs_done() as (progress, warn):
-        done = run_study(
-            study,
-            names,
-            numbers,
-            out,
-            jobs=jobs,
-            processes=processes,
-            scheduler=scheduler,
-            spread="runs" if spread == "runs" else "clients",
-            progress=progress,
-            warn=warn,
-        )
-    output.print_runs(out, study, jobs)
-    if failures := done.failures:
-        output.say(f"failed runs: {len(failures)}; the same command tries them again")
-        for failure in failures[:REASONS]:
-            output.say(str(failure))
-        if len(failures) > REASONS:
-            output.say(f"and {len(failures) - REASONS} more")
+    jobs = [checked_jobs(study, names, numbers) for study in studies]
+    write_record(out, studies[0], names, numbers)
+    failures: list[Failure] = []
+    for at, (study, mine) in enumerate(zip(studies, jobs, strict=True), 1):
+        if len(studies) > 1:
+            output.say(f"study {at} of {len(studies)}: {study.name}, {_devices(study)}")
+        with output.interruptible(out, study, mine), output.runs_done() as (progress, warn):
+            done = run_study(
+                study,
+                names,
+                numbers,
+                out,
+                jobs=mine,
+                processes=processes,
+                scheduler=scheduler,
+                spread="runs" if spread == "runs" else "clients",
+                progress=progress,
+                warn=warn,
+            )
+        failures += done.failures
+        if len(studies) == 1:
+            output.print_runs(out, study, mine)
+    _say_failures(failures)
     output.print_next(out)
     if failures:
         raise typer.Exit(output.FAILED)
+
+
+def _devices(study: Study) -> str:
+    devices = study.devices
+    return f"availability {devices.availability}, correlation {devices.correlation:g}"
+
+
+def _say_failures(failures: Sequence[Failure]) -> None:
+    if not failures:
+        return
+    output.say(f"failed runs: {len(failures)}; the same command tries them again")
+    for failure in failures[:REASONS]:
+        output.say(str(failure))
+    if len(failures) > REASONS:
+        output.say(f"and {len(failures) - REASONS} more")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from fedpace.estimation.pace_stream import PaceStream
 from fedpace.estimation.pilots import Piloted
 from fedpace.estimation.solve import Solve
 from fedpace.lookup import found
+from fedpace.rivals import RIVALS
 from fedpace.rounds.sampler import Sampler
 from fedpace.sampling.schemes import GROUP, SCHEMES, Scheme, is_scheme, needs_counts_only
 
@@ -55,16 +56,18 @@ class WarmUp:
 
 # Rounds of weighted sampling that a scheme learns from where nobody says how many.
 USUAL_WARM_UP = 10
-# Samplers that come with fedpace, by name.
-SAMPLERS: dict[str, Any] = {
+# Samplers of ours, by name, and with those of other papers.
+OURS: dict[str, Any] = {
     "pace": Pace,
     "optimal-mean-no-pilots": partial(Solve, SCHEMES["optimal-mean"]),
 }
-# All that comes with fedpace; what others have published needs more to be made.
+SAMPLERS: dict[str, Any] = OURS | RIVALS
+# All that comes with fedpace; what others have published without a barrier needs more to be made.
 KNOWN = SCHEMES | SAMPLERS | {name: partial(Shares, name) for name in PUBLISHED}
 # What works where no round is waited for.
 WITHOUT_BARRIER = ("pace", *BY_COUNTS, *LEARNING, *PUBLISHED)
-# Rounds that the latter learns from, and after which it solves again, where nobody says: as `pace`.
+# Rounds that the latter of ours learns from, and after which it solves again, where nobody says: as
+# `pace`.
 USUAL = {"warm_up": 3, "refresh": 10}
 
 
@@ -91,6 +94,7 @@ def sampler_for(
     refresh: int | None = None,
     max_weight: float | None = None,
     c_over_s0: float | None = None,
+    knobs: Mapping[str, Any] | None = None,
 ) -> Sampler:
     """Return the sampler of a run.
 
@@ -106,6 +110,8 @@ def sampler_for(
         a warm-up of ten rounds. `pace` has a warm-up of three, or of as many as are given here.
     refresh, max_weight, c_over_s0
         As in `Solve`.
+    knobs : mapping of names to values, optional
+        Settings of a sampler's own, for one given by name or as a class: {"d": 30} for pow-d.
 
     Examples
     --------
@@ -115,13 +121,18 @@ def sampler_for(
     check_with_barrier(scheme)
     given: Any = named(scheme) if isinstance(scheme, str) else scheme
     common: dict[str, Any] = {"refresh": refresh, "max_weight": max_weight, "c_over_s0": c_over_s0}
-    if isinstance(scheme, str) and scheme in SAMPLERS:
+    if isinstance(scheme, str) and scheme in OURS:
         warm_up = learn.rounds if isinstance(learn, WarmUp) else None
         chosen = {name: x for name, x in {**common, "warm_up": warm_up}.items() if x is not None}
-        made: Sampler = given(k=k, **(USUAL | chosen))
-        return made
+        ours: Sampler = _made(given, k, scheme, USUAL | chosen | dict(knobs or {}))
+        return ours
+    if isinstance(given, (type, partial)):
+        given = _made(given, k, scheme, knobs or {})
+    elif knobs:
+        got = f"{listed(knobs)} for {scheme!r:.80}"
+        raise InputError(f"knobs must be those of a class of samplers, got {got}; leave them out")
     if not is_scheme(given):
-        return _own_sampler(given, k, scheme)
+        return _own_sampler(given, scheme)
     if isinstance(learn, Pilots) and not needs_counts_only(given):
         return Piloted(given, k, learn.thresholds, learn.rounds, **common)
     return Solve(given, k, warm_up=USUAL_WARM_UP if learn is None else learn.rounds, **common)
@@ -167,7 +178,9 @@ def stream_sampler_for(
         return PaceStream(at_once, buffer=buffer, **chosen)
     given: Any = named(scheme) if isinstance(scheme, str) else scheme
     if not is_scheme(given) and scheme not in WITHOUT_BARRIER:
-        return _own_sampler(given, at_once, scheme)
+        if isinstance(given, (type, partial)):
+            given = _made(given, at_once, scheme, {})
+        return _own_sampler(given, scheme)
     k = at_once if buffer is None else buffer
     first: Any = Shares("weighted", at_once)
     chosen = {}
@@ -210,16 +223,20 @@ def _steps(rounds: int, at_once: int, buffer: int) -> int:
     return math.ceil(rounds * at_once / buffer)
 
 
-def _own_sampler(given: Any, k: int, name: object) -> Sampler:
+def _made(make: Callable[..., Any], k: int, name: object, settings: Mapping[str, Any]) -> Any:
+    """Make a sampler, or say why it cannot be made."""
+    try:
+        return make(k=k, **settings)
+    except Exception as error:  # whatever a user's own raises
+        given = ", ".join(f"{key}={value!r}" for key, value in {"k": k, **settings}.items())
+        raise InputError(
+            f"scheme must be made with {given}, got {name!r:.80}: {type(error).__name__}: "
+            f"{error}; see docs/extend.md"
+        ) from None
+
+
+def _own_sampler(given: Any, name: object) -> Sampler:
     """Return a sampler of a user's own, or say why it is none."""
-    if isinstance(given, type):
-        try:
-            given = given(k=k)
-        except Exception as error:  # whatever a user's own raises
-            raise InputError(
-                f"scheme must be made with k={k}, got {name!r:.80}: {type(error).__name__}: "
-                f"{error}; see docs/extend.md"
-            ) from None
     if not all(hasattr(given, each) for each in ("init", "design", "observe")):
         raise InputError(
             f"scheme must have init, design and observe, got {name!r:.80}; see docs/extend.md"

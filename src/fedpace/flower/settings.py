@@ -12,7 +12,7 @@ from fedpace.errors import InputError, nearest
 from fedpace.estimation.pace import Pace
 from fedpace.estimation.pilots import Piloted
 from fedpace.estimation.policy import (
-    SAMPLERS,
+    OURS,
     USUAL,
     USUAL_WARM_UP,
     Pilots,
@@ -206,7 +206,7 @@ class Settings:
         """How to learn before the first optimal draw: as given, or the usual way."""
         if self.pilots is not None:
             return self.pilots
-        short = isinstance(self.scheme, str) and self.scheme in SAMPLERS
+        short = isinstance(self.scheme, str) and self.scheme in OURS
         return WarmUp(USUAL["warm_up"] if short else USUAL_WARM_UP)
 
     def made_server(self) -> Server:

@@ -9,6 +9,7 @@ from fedpace.report.arrivals import sustains
 from fedpace.report.curves import shows_accuracy
 from fedpace.report.measured import measured_notes
 from fedpace.report.summary import PROPOSED, SchemeSummary, Summary
+from fedpace.rivals import is_biased
 from fedpace.rounds.rows import SUSTAINED
 
 CAPTION = "Mean over seeds, with its 95 % interval; times include pilots unless said otherwise."
@@ -16,6 +17,10 @@ NO_ACCURACY = "There is no curve of test accuracy: it was not evaluated along th
 SUSTAINED_NOTE = (
     "Time to the loss is that of its first touch, as in the paper; sustained, that until the mean "
     f"of the last {SUSTAINED} evaluated losses has reached it."
+)
+BIASED_NOTE = (
+    "A scheme marked as biased does not weight updates so that their mean is that of full "
+    "participation: it may end at another model, and some targets may be beyond it."
 )
 UNSUSTAINED_NOTE = "Runs ended at the first touch of the target: there is no sustained time (–)."
 
@@ -29,6 +34,8 @@ def notes(summary: Summary) -> list[str]:
         "the two pilots, the one that training went on from."
     ]
     lines += [*sustained_note(summary), *missed(summary), *measured_notes(summary.setup)]
+    if any(is_biased(scheme) for scheme in summary.setup.schemes):
+        lines.append(BIASED_NOTE)
     if not shows_accuracy(summary.setup):
         lines.append(NO_ACCURACY)
     study = summary.setup.study

@@ -22,7 +22,7 @@ from fedpace.report.rerun import NO_COMMAND, command, toml
 from fedpace.report.sensitivity import estimate_note
 from fedpace.report.setups import Setup, Sweep
 from fedpace.report.study_figures import shown_curves, target_note
-from fedpace.report.study_tables import heading, html_table, sweep_table
+from fedpace.report.study_tables import heading, html_costs, html_table, sweep_table
 from fedpace.report.summary import Summary
 from fedpace.report.timeline_plot import page_caption, timeline_plot
 from fedpace.report.timelines import timelines
@@ -93,6 +93,7 @@ def _setup_section(summary: Summary, plots: dict[str, Plot], again: str) -> str:
 <h2>{html.escape(heading(summary))}</h2>
 <p class="about">{html.escape(about)}</p>
 <div class="scroll">{html_table(summary)}</div>
+{html_costs(summary)}
 <ul class="notes">{remarks}</ul>
 {_legend(setup.schemes)}
 <div class="plots">{"".join(figures)}</div>

@@ -13,16 +13,26 @@ from typing import Literal, NamedTuple
 from rich.markup import escape
 from rich.table import Table
 
+from fedpace.report.costs import Costs
 from fedpace.report.intervals import Interval
 from fedpace.report.notes import notes
 from fedpace.report.sensitivity import sensitivities
 from fedpace.report.setups import Sweep
 from fedpace.report.summary import BASELINE, PROPOSED, SchemeSummary, Summary
 from fedpace.report.tables import new_table
+from fedpace.rivals import marked
 
 NOTHING = "–"
 # Titles are broken into lines of about this many letters where room is short.
 TITLE_WIDTH = 12
+# Above the table of costs.
+COSTS = (
+    "What that cost, until the target was reached or the run ended. Device-seconds are all seconds "
+    "that clients worked; thrown away is the share of candidates, late replies, clients that left "
+    "and the pilot not gone on with; the busiest client has this share of the work that counted. "
+    "Bytes are measured, or those of the model in single precision. Accuracy is that at the end of "
+    "the run, on what clients hold back."
+)
 Cell = tuple[str, str]
 Narrow = Literal["terminal", "print"]
 
@@ -44,7 +54,7 @@ def columns(summary: Summary) -> list[Column]:
     unpiloted = f"vs {PROPOSED}, without pilots"
     accuracy = f"time to accuracy {100 * summary.accuracy.value:.1f} %, s"
     every = [
-        Column("scheme", lambda row: (row.scheme, "")),
+        Column("scheme", lambda row: (marked(row.scheme), "")),
         Column("reached", lambda row: (f"{row.reached} of {row.runs}", "")),
         Column(f"time to {summary.target}, s", lambda row: _cell(row.seconds, _seconds)),
         Column("time until sustained, s", lambda row: _cell(row.sustained_seconds, _seconds)),
@@ -65,6 +75,25 @@ def columns(summary: Summary) -> list[Column]:
     return [column for column in every if column.title not in left_out]
 
 
+def cost_columns(summary: Summary) -> list[Column]:
+    """Return the columns of the table of costs; none where runs did not count them."""
+    if all(math.isnan(row.costs.device_seconds.value) for row in summary.rows):
+        return []
+    every = [
+        Column("scheme", lambda row: (marked(row.scheme), "")),
+        Column("device-seconds", lambda row: _cell(row.costs.device_seconds, _rounds)),
+        Column("thrown away", lambda row: _cell(row.costs.wasted, _percent)),
+        Column("MB down", lambda row: _cell(row.costs.down, _seconds)),
+        Column("MB up", lambda row: _cell(row.costs.up, _seconds)),
+        Column("busiest client", lambda row: _cell(row.costs.busiest, _percent)),
+        Column("final accuracy", lambda row: _cell(row.costs.accuracy, _percent)),
+        Column("of the slowest fifth", lambda row: _cell(row.costs.slow_accuracy, _percent)),
+    ]
+    if all(math.isnan(row.costs.slow_accuracy.value) for row in summary.rows):
+        every.pop()
+    return every
+
+
 def main_columns(summary: Summary, place: Narrow) -> list[Column]:
     """Return the columns that fit a narrow place."""
     return [column for column in columns(summary) if place in column.fits]
@@ -79,6 +108,10 @@ def markdown(summaries: Sequence[Summary], sweeps: Sequence[Sweep] = ()) -> str:
         remarks = "\n".join(f"- {note}" for note in notes(summary))
         table = _markdown_table([column.title for column in shown], cells)
         parts.append(f"## {heading(summary)}\n\n{table}\n\n{remarks}\n")
+        if spent := cost_columns(summary):
+            cells = [[_joined(column.cell(row)) for column in spent] for row in summary.rows]
+            table = _markdown_table([column.title for column in spent], cells)
+            parts.append(f"{COSTS}\n\n{table}\n")
     for sweep in sweeps:
         title = f"## Sensitivity to c: {sweep.members[0].study.title}"
         parts.append(f"{title}\n\n{_markdown_table(*sweep_table(sweep))}\n")
@@ -94,9 +127,20 @@ def csv_text(summaries: Sequence[Summary]) -> str:
     return text.getvalue()
 
 
+def html_costs(summary: Summary) -> str:
+    """Return the table of costs for the page, with what it means; nothing where there is none."""
+    if not (shown := cost_columns(summary)):
+        return ""
+    return f'<p>{html.escape(COSTS)}</p>\n<div class="scroll">{_html_table(summary, shown)}</div>'
+
+
 def html_table(summary: Summary) -> str:
     """Return the table for the page; the cells have the same text as in Markdown."""
-    shown, body = columns(summary), ""
+    return _html_table(summary, columns(summary))
+
+
+def _html_table(summary: Summary, shown: Sequence[Column]) -> str:
+    body = ""
     head = "".join(f"<th scope=col>{html.escape(column.title)}</th>" for column in shown)
     for row in summary.rows:
         cells = "".join(_html_cell(column.cell(row)) for column in shown)
@@ -167,6 +211,10 @@ def _rounds(value: float) -> str:
     return f"{value:,.0f}" if math.isfinite(value) else NOTHING
 
 
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %" if math.isfinite(value) else NOTHING
+
+
 def _ratio(value: float) -> str:
     return f"{value:.2f}×" if math.isfinite(value) else NOTHING
 
@@ -184,11 +232,12 @@ def _record(summary: Summary, row: SchemeSummary) -> dict[str, object]:
     """Return a line of the CSV; an interval is three columns, an unknown number is empty."""
     record: dict[str, object] = {"setup": summary.setup.label, "target": summary.target}
     for name, value in row._asdict().items():
-        if isinstance(value, Interval):
-            record |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
-            record[f"{name}_bound"] = value.bound
-        else:
-            record[name] = value
+        for key, each in value._asdict().items() if isinstance(value, Costs) else [(name, value)]:
+            if isinstance(each, Interval):
+                record |= {key: each.value, f"{key}_low": each.low, f"{key}_high": each.high}
+                record[f"{key}_bound"] = each.bound
+            else:
+                record[key] = each
     for name, value in record.items():
         if isinstance(value, float) and not math.isfinite(value):
             record[name] = ""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fedpace.report.arrivals import Times, accuracy_arrival, arrival, seconds_of, times_of
+from fedpace.report.costs import Costs, costs_of
 from fedpace.report.intervals import Interval, mean_interval, ratio_interval
 from fedpace.report.setups import Setup
 
@@ -21,7 +22,8 @@ class SchemeSummary(NamedTuple):
 
     `net` means without the pilots' seconds. A ratio below 1 is faster than what it is taken to.
     `seconds` count to the first touch of the target, `sustained` until the mean of the last ten
-    evaluated losses has reached it; NaN for runs that ended at the first touch.
+    evaluated losses has reached it; NaN for runs that ended at the first touch. `costs` is what it
+    took of devices and networks.
     """
 
     scheme: str
@@ -41,6 +43,7 @@ class SchemeSummary(NamedTuple):
     accuracy_seconds: Interval
     paper_seconds: float
     paper_ratio: float
+    costs: Costs
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,4 +108,5 @@ def _row(setup: Setup, scheme: str, accuracy: float, times: Mapping[str, Times])
         accuracy_seconds=mean_interval(to_accuracy),
         paper_seconds=paper,
         paper_ratio=paper / setup.study.paper.get(PROPOSED, math.nan),
+        costs=costs_of(runs),
     )

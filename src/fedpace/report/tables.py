@@ -17,6 +17,7 @@ from rich.text import Text
 from fedpace.checks import IntArray
 from fedpace.clients_file import Clients
 from fedpace.profile import Profile
+from fedpace.rivals import marked
 from fedpace.sampling.plan import Prediction
 from fedpace.sampling.tiered import Tiered
 
@@ -92,7 +93,7 @@ def runs_table(summary: Summary) -> Table:
     for row in summary.rows:
         seconds = (_number(each, ".1f") for each in (row.seconds, row.sustained_seconds))
         ratio = _number(row.to_proposed, ".2f")
-        table.add_row(row.scheme, str(row.runs), str(row.reached), *seconds, ratio)
+        table.add_row(marked(row.scheme), str(row.runs), str(row.reached), *seconds, ratio)
     return table
 
 

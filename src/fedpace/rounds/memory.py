@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, IntArray
+from fedpace.errors import InputError
 from fedpace.rounds.backend import Reply
 from fedpace.rounds.seen import Seen, latest_of_each
 from fedpace.sampling.design import Draw
@@ -54,10 +55,17 @@ class Memory:
     ----------
     most : int
         Numbers to remember; where N times the model's size is more, the latest clients only.
+    beta : float in [0, 1], optional
+        β, where it is given: 1 is FedVARP, in between is FedStale, 0 the plain average.
     """
 
     most: int = LARGEST_MEMORY
+    beta: float | None = None
     informed = True
+
+    def __post_init__(self) -> None:
+        if self.beta is not None and not 0 <= self.beta <= 1:
+            raise InputError(f"beta must be from 0 to 1, got {self.beta}; 1 is FedVARP")
 
     def init(self, parameters: FloatArray) -> Remembered:
         """Return the state before the first round."""
@@ -67,7 +75,7 @@ class Memory:
 
     def residuals(self, state: Remembered, seen: Seen) -> FloatArray:
         """Return Δ_i/η − β h_i of those who answered."""
-        return seen.directions - _beta(state) * self._of(state, seen.draw.clients)
+        return seen.directions - self._beta(state) * self._of(state, seen.draw.clients)
 
     def apply(
         self,
@@ -81,13 +89,16 @@ class Memory:
         """Return the model after the step, and the memory with the new updates."""
         before = self._of(state, draw.clients)
         latest = seen.directions
-        beta = _beta(state)
+        beta = self._beta(state)
         own = seen.rates / seen.learning_rate  # 1 in a round
         step = (draw.weights * own) @ (latest - beta * before)
         if beta:
             shares = seen.weights[state["clients"]]
             step += beta * (shares.astype(np.float32) @ state["updates"])
         return parameters + seen.learning_rate * step, self._kept(state, seen, before, latest)
+
+    def _beta(self, state: Remembered) -> float:
+        return _measured_beta(state) if self.beta is None else self.beta
 
     def _of(self, state: Remembered, clients: IntArray) -> FloatArray:
         """Return what is remembered of these clients; 0 of one that is not."""
@@ -119,7 +130,7 @@ class Memory:
         )
 
 
-def _beta(state: Remembered) -> float:
+def _measured_beta(state: Remembered) -> float:
     if not (state["squares"] > 0 and np.isfinite(state["agreed"])):
         return 0.0
     return float(np.clip(state["agreed"] / state["squares"], 0.0, 1.0))

@@ -38,6 +38,12 @@ class Row(NamedTuple):
     `tier` is the one that the clients were drawn from, −1 where the design has none; `why` says in
     a short sentence why this design was in use, empty where nobody says.
 
+    What a round cost: `probing_seconds` are those in which candidates were asked before the draw,
+    `device_seconds` all that clients worked, together, `wasted_seconds` those of them that brought
+    nothing: candidates, late replies, clients that left. `traffic_down` and `traffic_up` are bytes,
+    as measured or by the size of the model in single precision. `slow_accuracy` is the accuracy on
+    what the slowest fifth of clients hold back, NaN where nobody knows.
+
     Without a barrier a row is a step, and `round_seconds` the time since the one before. `versions`
     are the steps that lay behind the model that each update began with, so that it is
     `staleness` steps old; `began` is when each task was given out, by the same clock as `seconds`;
@@ -72,6 +78,12 @@ class Row(NamedTuple):
     versions: IntArray = NOBODY
     began: FloatArray = NOTHING
     missing_seconds: FloatArray = NOTHING
+    probing_seconds: float = 0.0
+    device_seconds: float = 0.0
+    wasted_seconds: float = 0.0
+    traffic_down: int = 0
+    traffic_up: int = 0
+    slow_accuracy: float = math.nan
 
     @property
     def staleness(self) -> IntArray:

@@ -10,9 +10,10 @@ import numpy as np
 
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError, nearest
-from fedpace.rounds.backend import Backend, Reply, Task
+from fedpace.rounds.backend import NOBODY, Backend, Reply, Task
+from fedpace.rounds.probing import Probing
 from fedpace.rounds.rows import Row
-from fedpace.rounds.sampler import Known, Plan, Sampler, plan_of
+from fedpace.rounds.sampler import Known, Plan, Sampler, chosen, plan_of
 from fedpace.rounds.server import applied
 from fedpace.rounds.stream import Stream
 from fedpace.rounds.training import Outcome, Training
@@ -29,16 +30,31 @@ class _Drawn(NamedTuple):
     expected: float
     waited: float
     why: str
-    learning_rate: float
+    task: Task
+    probing: Probing
 
 
 class Run(Training):
     """Hold one training by rounds; whoever drives it calls `draw` and `complete` in turn.
 
-    Parameters and attributes are those of `Training`.
+    Parameters
+    ----------
+    backend, sampler, **how
+        As in `Training`.
+    take, deadline : int ≥ 1, float > 0, optional
+        A round is over when so many have answered, or after so many seconds.
     """
 
-    def __init__(self, backend: Backend, sampler: Sampler, **how: Any) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        sampler: Sampler,
+        *,
+        take: int | None = None,
+        deadline: float | None = None,
+        **how: Any,
+    ) -> None:
+        self._take, self._deadline = take, deadline
         self._expected: tuple[Plan | None, float] = (None, math.nan)
         self._drawn: _Drawn | None = None
         super().__init__(backend, sampler, **how)
@@ -53,21 +69,35 @@ class Run(Training):
             state = state._replace(seconds=state.seconds + presence.waited)
         if parameters is not None:
             state = state._replace(parameters=parameters)
-        known = self._known()._replace(present=presence.clients, seconds=state.seconds)
+        rate = self._schedule(state.round)
+        task = Task(NOBODY, state.parameters, state.round, rate, state.seconds)
+        probing = Probing(self.backend, task)
+        known = self._known()._replace(
+            present=presence.clients, seconds=state.seconds, probe=probing
+        )
         plan = plan_of(self.sampler, state.sampler, known)
         self.state = state
         draw = _drawn(_with_draw(plan), known, self._rng)
-        rate = self._schedule(state.round)
+        self.state = state._replace(seconds=state.seconds + probing.seconds)
+        task = task._replace(
+            clients=draw.clients,
+            seconds=self.state.seconds,
+            take=self._take if draw.take is None else draw.take,
+            deadline=self._deadline,
+            losses=getattr(self.sampler, "reads_losses", False),
+        )
         expected = self._expected_seconds(plan, known)
-        self._drawn = _Drawn(draw, expected, presence.waited, plan.why, rate)
-        return Task(draw.clients, state.parameters, state.round, rate, state.seconds)
+        self._drawn = _Drawn(draw, expected, presence.waited, plan.why, task, probing)
+        return task
 
     def complete(self, reply: Reply) -> Row:
         """Apply what came back, evaluate the model where that is due, and record the round."""
         if self._drawn is None:
             raise InputError("complete must come after draw, got none; draw first")
         drawn, self._drawn = self._drawn, None
-        asked = drawn.draw
+        asked, reply = chosen(
+            self.sampler, self.state.sampler, drawn.draw, reply, self._rng, take=drawn.task.take
+        )
         places = np.searchsorted(asked.clients, reply.clients)  # replies come in any order
         # A diverging run leaves float64; its loss says so, and `stop` ends it.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -78,11 +108,12 @@ class Run(Training):
                 reply,
                 asked=asked.clients,
                 weights=self.backend.weights,
-                learning_rate=drawn.learning_rate,
+                learning_rate=drawn.task.learning_rate,
                 shown=hasattr(self.sampler, "see"),
+                corrected=not getattr(self.sampler, "biased", False),
             )
-            self._show(seen)
-            return self._finished(self._row(drawn, reply, seen.draw))
+            self._show(seen._replace(probes=drawn.probing.probes, times=self.backend.usual_times))
+            return self._finished(self._row(drawn._replace(draw=asked), reply, seen.draw))
 
     def go_on(self) -> list[Row]:
         """Do one round."""
@@ -124,6 +155,7 @@ class Run(Training):
             waiting_seconds=drawn.waited,
             tier=drawn.draw.tier,
             why=drawn.why,
+            **drawn.probing.costs(drawn.task, reply),
         )
 
 

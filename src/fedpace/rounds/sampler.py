@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError, listed
 from fedpace.profile import Profile
+from fedpace.rounds.backend import Probe, Reply
 from fedpace.rounds.rows import Row
 from fedpace.rounds.state import State
 from fedpace.rounds.stopping import TIME_IS_UP, Stop
-from fedpace.sampling.design import Design
+from fedpace.sampling.design import Design, Draw
 from fedpace.sampling.turns import Dispatch
 
 # What is known of a model that is kept for a later phase.
@@ -28,7 +29,8 @@ class Known(NamedTuple):
 
     `weights` are p_i; `times` are t_i where they need not be learned, else None; `present` says
     who is there, None for everyone. `round` and `seconds` lie behind us. `chance` is uniform in
-    [0, 1) and stays the same for the whole run.
+    [0, 1) and stays the same for the whole run. `probe(clients)` asks clients how the model does,
+    and costs what that costs; it is for designs that ask while they draw, and None elsewhere.
     """
 
     weights: FloatArray
@@ -37,6 +39,7 @@ class Known(NamedTuple):
     round: int = 0
     seconds: float = 0.0
     chance: float = 0.5
+    probe: Callable[..., Probe] | None = None
 
     @property
     def n(self) -> int:
@@ -143,6 +146,11 @@ class Sampler(Protocol):
     with other rules, such as pilots, also has `phase(state) -> Phase`. One that wants to look at
     the updates also has `see(state, seen: Seen) -> state`, called before `observe` in every round
     in which somebody answered. One that draws best with a certain server has it as `server`.
+
+    One that decides by the replies whose count has `choose(state, draw, reply, rng) -> Draw`, of
+    some of those who answered. `biased = True` says that weights are meant as they are: they are
+    not corrected for replies that did not come. With `reads_losses = True` clients say how the
+    model that they got does, also where no network lies between.
     """
 
     def init(self, n: int) -> Any:
@@ -167,6 +175,35 @@ def phase_of(sampler: Sampler, state: Any) -> Phase:
     phase = getattr(sampler, "phase", None)
     found: Phase = TRAIN if phase is None else phase(state)
     return found
+
+
+def chosen(
+    sampler: Sampler,
+    state: Any,
+    draw: Draw,
+    reply: Reply,
+    rng: np.random.Generator,
+    *,
+    take: int | None,
+) -> tuple[Draw, Reply]:
+    """Return the part of a draw and of its replies that counts, by the sampler's own rule if any.
+
+    Of more than `take` replies the first count, where the backend has waited for all.
+    """
+    if take is not None and reply.clients.size > take:
+        keep = np.zeros(reply.clients.size, dtype=np.bool_)
+        keep[np.argsort(reply.seconds, kind="stable")[:take]] = True
+        reply = reply.only(keep)
+    choose = getattr(sampler, "choose", None)
+    if choose is None or not reply.clients.size:
+        return draw, reply
+    wanted: Draw = choose(state, draw, reply, rng)
+    left_out = np.setdiff1d(reply.clients, wanted.clients, assume_unique=True)
+    weights = draw.weights.copy()
+    weights[np.searchsorted(draw.clients, wanted.clients)] = wanted.weights
+    rest = ~np.isin(draw.clients, left_out)
+    draw = draw._replace(clients=draw.clients[rest], weights=weights[rest])
+    return draw, reply.only(np.isin(reply.clients, wanted.clients))
 
 
 def plan_of(sampler: Sampler, state: Any, known: Known) -> Plan:

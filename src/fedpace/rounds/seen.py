@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, IntArray
-from fedpace.rounds.backend import NOTHING, Reply
+from fedpace.rounds.backend import NOTHING, Probe, Reply
 from fedpace.sampling.design import Draw
 
 
@@ -31,6 +31,8 @@ class Seen(NamedTuple):
     `draw` holds those who answered, in the order of `reply`, with the weights that were used;
     `weights` are p_i of all clients. `residuals` are what the server weighted, one row each and
     over the learning rate: the updates, less what it expected of each where it has a memory.
+    `probes` are what clients were asked for before the draw, and `times` are t_i where they are
+    known beforehand.
 
     In a round all began with `parameters`, at the `learning_rate`. Without a barrier these are the
     server's as it takes the step, after `version` steps, and `started` says what each reply began
@@ -45,6 +47,8 @@ class Seen(NamedTuple):
     residuals: FloatArray = NOTHING
     started: Started | None = None
     version: int = 0
+    probes: Sequence[Probe] = ()
+    times: FloatArray | None = None
 
     @property
     def rates(self) -> FloatArray:

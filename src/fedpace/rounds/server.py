@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypedDict
+from functools import partial
+from typing import Any, Protocol, TypedDict, cast
 
 import numpy as np
 
@@ -58,6 +59,24 @@ class Average:
     ) -> tuple[FloatArray, None]:
         """Return the average."""
         return parameters + draw.weights @ reply.updates, state
+
+
+@dataclass(frozen=True)
+class Mean(Average):
+    """w ← w + Σ_i weights_i (w_i − w) / Σ_i weights_i: the mean of those who answered.
+
+    As in FedAvg. Biased: who is drawn more often, or answers more often, counts for more.
+    """
+
+    def apply(
+        self,
+        state: None,
+        parameters: FloatArray,
+        draw: Draw,
+        reply: Reply,
+    ) -> tuple[FloatArray, None]:
+        """Return the mean."""
+        return parameters + (draw.weights / draw.weights.sum()) @ reply.updates, state
 
 
 class Moments(TypedDict):
@@ -138,6 +157,7 @@ def applied(
     learning_rate: float,
     shown: bool = False,
     started: Started | None = None,
+    corrected: bool = True,
 ) -> tuple[State, Seen]:
     """Let the server make the next model; return the state after it, and what was seen.
 
@@ -146,10 +166,11 @@ def applied(
     the chance that it answers as estimated from *earlier* rounds, (answers + 1) / (draws + 1) and
     at least 0.2. If answering is independent of what the update says, and π_i right, the aggregate
     is unbiased: see docs/method.md. If nobody answers the model stays as it is. `weights` are p_i
-    of all clients. Residuals are made only where they are to be `shown` to a sampler.
+    of all clients. Residuals are made only where they are to be `shown` to a sampler. Unless
+    weights are to be `corrected`, π_i is taken to be 1.
     """
     draws, answers = _grown(state.asked, weights.size), _grown(state.answered, weights.size)
-    chances = (answers[came.clients] + 1) / (draws[came.clients] + 1)
+    chances = (answers[came.clients] + 1) / (draws[came.clients] + 1) if corrected else 1.0
     used = Draw(came.clients, came.weights / np.maximum(chances, LEAST_CHANCE))
     seen = Seen(state.parameters, usable(learning_rate), used, reply, weights)
     seen = seen._replace(started=started, version=state.round)
@@ -179,13 +200,28 @@ def _grown(counts: IntArray, n: int) -> IntArray:
     return np.append(counts, np.zeros(more, dtype=np.int64)) if more > 0 else counts
 
 
-SERVERS = {"average": Average, "memory": Memory, "adam": Adam, "yogi": Yogi}
+SERVERS: dict[str, Callable[[], Any]] = {
+    "average": Average,
+    "mean": Mean,
+    "memory": Memory,
+    "fedvarp": partial(Memory, beta=1.0),
+    "adam": Adam,
+    "yogi": Yogi,
+}
+# Those that take a number: what it is called, the largest, and what is made of it.
+WITH_NUMBER: dict[str, tuple[str, float, Callable[[float], Server]]] = {
+    "adam": ("RATE", np.inf, Adam),
+    "yogi": ("RATE", np.inf, Yogi),
+    "fedstale": ("BETA", 1.0, lambda beta: cast(Server, Memory(beta=beta))),
+}
 # Stands for the server that the sampler draws best with, or the average.
 AUTO = "auto"
 
 
 def server_named(text: str, sampler: object = None) -> Server:
-    """Return the server of a text: average, memory, adam:RATE, yogi:RATE, or `file.py:name`.
+    """Return the server of a text, or of `file.py:name`.
+
+    average, mean, memory, fedvarp, fedstale:BETA, adam:RATE, yogi:RATE.
 
     "auto" is the one that the sampler draws best with, else the average. What a name of your own
     stands for is a server, or a class or function that returns one.
@@ -197,8 +233,8 @@ def server_named(text: str, sampler: object = None) -> Server:
         preferred: Server | None = getattr(sampler, "server", None)
         return Average() if preferred is None else preferred
     name, colon, rate = text.partition(":")
-    if name in ("adam", "yogi") and colon:
-        return _with_rate(name, rate)
+    if name in WITH_NUMBER and (colon or name not in SERVERS):
+        return _with_number(name, rate)
     server: Any = found(text, SERVERS, argument="server", group="fedpace.servers")
     if callable(server) and (isinstance(server, type) or not hasattr(server, "apply")):
         server = _made(server, text)
@@ -210,14 +246,16 @@ def server_named(text: str, sampler: object = None) -> Server:
     return server  # type: ignore[no-any-return]
 
 
-def _with_rate(name: str, text: str) -> Server:
+def _with_number(name: str, text: str) -> Server:
+    what, most, make = WITH_NUMBER[name]
     try:
-        rate = float(text)
+        value = float(text)
     except ValueError:
-        rate = 0.0
-    if not 0 < rate < np.inf:
-        raise InputError(f"server must be {name}:RATE, got '{name}:{text}'; write {name}:0.01")
-    return Adam(rate) if name == "adam" else Yogi(rate)
+        value = 0.0
+    if not (0 < value <= most and value < np.inf):
+        got = f"'{name}:{text}'; write {name}:{0.5 if most == 1 else 0.01}"
+        raise InputError(f"server must be {name}:{what}, got {got}")
+    return make(value)
 
 
 def _made(make: Callable[[], Any], text: str) -> Any:

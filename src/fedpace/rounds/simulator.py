@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, IntArray
-from fedpace.data.shards import Split
+from fedpace.data.shards import Shards, Split
+from fedpace.errors import InputError
 from fedpace.models.model import Model
-from fedpace.rounds.backend import NOBODY, NOTHING, Evaluation, Reply, Task, together
+from fedpace.rounds.backend import NOBODY, NOTHING, Evaluation, Probe, Reply, Task, together
+from fedpace.rounds.judged import Judged, judged
 from fedpace.rounds.local import Held, LocalSteps, Trained
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Presence, RoundTimes
+from fedpace.times.traces import FORWARD_AND_BACKWARD
+
+# The share of clients whose accuracy is told apart.
+SLOW = 0.2
 
 
 class _Underway(NamedTuple):
@@ -58,12 +65,18 @@ class SimulatedClock(ABC):
 
     def __init__(self) -> None:
         self._underway: list[_Underway] = []
+        self._gone: list[_Underway] = []  # of which nothing will come
         self._now = 0.0
 
     @property
     def usual_times(self) -> FloatArray | None:
         """t_i without noise and drift, where the server knows them."""
         return self.times.usual if self.times_known else None
+
+    def judged(self, task: Task) -> Judged:  # noqa: ARG002
+        """Return how the model of a task does on the samples of its clients."""
+        name = type(self).__name__
+        raise InputError(f"task.losses must be False on {name}, got True; take another backend")
 
     @abstractmethod
     def trained_each(self, tasks: Sequence[Task]) -> list[Trained]:
@@ -75,34 +88,55 @@ class SimulatedClock(ABC):
 
     def submit(self, task: Task) -> None:
         """Give out a task: its clients begin now."""
-        self._now = max(self._now, task.seconds) if self._underway else task.seconds
+        busy = self._underway or self._gone
+        self._now = max(self._now, task.seconds) if busy else task.seconds
         times = self.times.at(task.seconds, task.clients, round_index=task.round_index)
-        self._underway.append(_Underway(task, times))
+        seconds, lost = self._until_over(task, times)
+        whole = _Underway(task, seconds)
+        if lost.any():
+            self._gone.append(whole.part(lost))
+        if not lost.all():
+            self._underway.append(whole.part(~lost) if lost.any() else whole)
 
     def collect(self, count: int | None = None) -> Reply:
         """Return the next replies by the simulated clock: `count`, and any at the same moment."""
-        underway = self._underway
-        fresh = len(underway) == 1 and underway[0].task.seconds == self._now
-        if fresh and count in (None, underway[0].seconds.size):
+        underway = [*self._underway, *self._gone]
+        begun = all(each.task.seconds == self._now for each in underway)
+        if (
+            begun
+            and len(self._underway) == len(underway) == 1
+            and (count in (None, underway[0].seconds.size))
+        ):
             self._train()
             (whole,), self._underway = self._underway, []
-            return whole.reply  # a round: exactly as long as its slowest client
+            return self._reply(whole)  # a round: exactly as long as its slowest client
         arrivals = np.sort(np.concatenate([NOTHING, *(each.arrivals for each in underway)]))
         if not arrivals.size:
             return Reply(NOBODY, NOTHING.reshape(0, 0), NOTHING, NOTHING)
         last = arrivals[-1 if count is None else min(count, arrivals.size) - 1]
-        if any(each.trained is None and (each.arrivals <= last).any() for each in underway):
+        due_now = [(each.arrivals <= last).any() for each in self._underway]
+        if any(now and not each.trained for now, each in zip(due_now, self._underway, strict=True)):
             self._train()
         parts = [each.part(each.arrivals <= last) for each in self._underway]
         rest = [each.part(each.arrivals > last) for each in self._underway]
         self._underway = [each for each in rest if each.seconds.size]
+        gone = [each.part(each.arrivals <= last) for each in self._gone]
+        rest = [each.part(each.arrivals > last) for each in self._gone]
+        self._gone = [each for each in rest if each.seconds.size]
         waited, self._now = max(last - self._now, 0.0), max(last, self._now)
-        due = [each.reply for each in parts if each.seconds.size]
-        return together(due, waited=float(waited))
+        if begun:  # all of them now: exactly as long as the last
+            waited = max(float(each.seconds.max(initial=0.0)) for each in (*parts, *gone))
+        missing = np.concatenate([NOBODY, *(each.task.clients for each in gone)])
+        wasted = sum(float(each.seconds.sum()) for each in gone)
+        due = [self._reply(each) for each in parts if each.seconds.size]
+        if not due:
+            size = gone[0].task.parameters.size
+            due = [Reply(NOBODY, NOTHING.reshape(0, size), NOTHING, NOTHING)]
+        return together(due, waited=float(waited), missing=np.sort(missing), wasted=wasted)
 
     def drop(self) -> None:
         """Forget what is under way: nobody will collect it."""
-        self._underway = []
+        self._underway, self._gone = [], []
 
     def _train(self) -> None:
         """Train all that is under way and was not yet, at once: what is not due will be soon."""
@@ -112,6 +146,30 @@ class SimulatedClock(ABC):
             each._replace(trained=next(trained)) if each.trained is None else each
             for each in self._underway
         ]
+
+    def _reply(self, underway: _Underway) -> Reply:
+        """Return what clients send back, with their losses where they were asked for."""
+        if not underway.task.losses:
+            return underway.reply
+        found = self.judged(underway.task)
+        return underway.reply._replace(losses=found.mean, rms_losses=found.root_mean_square)
+
+    def _until_over(self, task: Task, times: FloatArray) -> tuple[FloatArray, NDArray[np.bool_]]:
+        """Return when it is over with each client, and who brings nothing: gone, or too late."""
+        stays = np.full(times.size, np.inf)
+        if hasattr(self.times, "leaves"):
+            stays = self.times.leaves(task.seconds, task.clients)
+        if task.deadline is not None:
+            stays = np.minimum(stays, task.deadline)
+        lost = stays < times
+        seconds = np.minimum(times, stays)
+        come = np.flatnonzero(~lost)
+        if task.take is not None and come.size > task.take:
+            come = come[np.argsort(seconds[come], kind="stable")]
+            end = seconds[come[task.take - 1]]
+            lost[come[task.take :]] = True
+            seconds = np.minimum(seconds, end)
+        return seconds, lost
 
 
 @dataclass(eq=False)
@@ -178,11 +236,38 @@ class Simulator(Held, SimulatedClock):
         x, y = self._train_x, self.data.train.y
         return self.steps.train(self.model, parameters, x, y, rows, rate)
 
+    def judged(self, task: Task) -> Judged:
+        """Return how the model of a task does on all samples of its clients."""
+        return self._judged(task, self.data.train, None)
+
+    def probe(self, task: Task, *, samples: int | None = None, held_out: bool = False) -> Probe:
+        """Let clients say how a model does, without training.
+
+        It takes a client the share m / (3 E b) of its round to evaluate m samples: its round is E
+        steps with batches of b, and the forward pass is a third of a step. That it must also get
+        the model is not counted.
+        """
+        found = self._judged(task, self.data.test if held_out else self.data.train, samples)
+        times = self.times.at(task.seconds, task.clients, round_index=task.round_index)
+        share = found.counts / (FORWARD_AND_BACKWARD * self.local_steps * self.batch)
+        return Probe(task.clients, found.mean, found.accuracies, times * share)
+
     def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:
         """Return the mean loss over all training samples and the accuracy on all held out."""
         if not due:
             return None
-        return Evaluation(self.loss(parameters), float(self.right(parameters).mean()))
+        right = self.right(parameters)
+        slow = right[self._slowest]
+        slow_accuracy = float(slow.mean()) if slow.size else math.nan
+        return Evaluation(self.loss(parameters), float(right.mean()), slow_accuracy)
+
+    @cached_property
+    def _slowest(self) -> NDArray[np.bool_]:
+        """Which of the samples held out are of the slowest fifth of clients."""
+        usual, sizes = self.times.usual, self.data.test.sizes
+        slow = np.zeros(usual.size, dtype=np.bool_)
+        slow[np.argsort(-usual, kind="stable")[: math.ceil(SLOW * usual.size)]] = True
+        return np.repeat(slow, sizes)
 
     def _batches(self, round_index: int, clients: IntArray) -> NDArray[np.int64]:
         """Return the rows of x that each client uses in each step, (E, m, batch)."""
@@ -193,6 +278,19 @@ class Simulator(Held, SimulatedClock):
             first, end = offsets[client : client + 2].tolist()
             rows[:, i] = steps.rows(self.seeds, round_index, client, first, end)
         return rows
+
+    def _judged(self, task: Task, shards: Shards, samples: int | None) -> Judged:
+        """Return how a model does on the samples of some clients, or on so many drawn of each."""
+        rows, counts = [], []
+        for client in task.clients.tolist():
+            first, end = shards.offsets[client : client + 2].tolist()
+            mine = np.arange(first, end)
+            if samples is not None and samples < mine.size:
+                rng = self.seeds.stream("probe", task.round_index, client)
+                mine = rng.choice(mine, samples, replace=False)
+            rows.append(mine)
+            counts.append(mine.size)
+        return judged(self.model, task.parameters, shards, np.concatenate(rows), np.array(counts))
 
     @cached_property
     def steps(self) -> LocalSteps:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpace.checks import FloatArray
-from fedpace.rounds.backend import Evaluation, Task
+from fedpace.rounds.backend import Evaluation, Probe, Task
+from fedpace.rounds.judged import Judged
 from fedpace.rounds.local import Trained
 from fedpace.rounds.simulator import SimulatedClock, Simulator
 from fedpace.times.round_times import RoundTimes
@@ -72,6 +73,18 @@ class Spread(SimulatedClock):
         parts: list[list[Trained]] = self._client.gather(sent)
         return [Trained(*map(np.concatenate, zip(*each, strict=True))) for each in parts]
 
+    def judged(self, task: Task) -> Judged:
+        """Return how the model of a task does on its clients' samples, from one worker."""
+        asked = self._client.submit(_called, self._recipe, "judged", task, pure=False)
+        found: Judged = asked.result()
+        return found
+
+    def probe(self, task: Task, *, samples: int | None = None, held_out: bool = False) -> Probe:
+        """Let clients say how a model does, on one worker."""
+        told = partial(_called, samples=samples, held_out=held_out)
+        found: Probe = self._client.submit(told, self._recipe, "probe", task, pure=False).result()
+        return found
+
     def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:
         """Return the global loss and the test accuracy, from one worker."""
         if not due:
@@ -107,5 +120,5 @@ def _described(recipe: _Recipe) -> tuple[FloatArray, RoundTimes, bool, FloatArra
     return simulator.weights, simulator.times, simulator.times_known, simulator.initial()
 
 
-def _called(recipe: _Recipe, method: str, argument: Any) -> Any:
-    return getattr(_simulator(recipe), method)(argument)
+def _called(recipe: _Recipe, method: str, argument: Any, **more: Any) -> Any:
+    return getattr(_simulator(recipe), method)(argument, **more)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedpace.checks import FloatArray, positive_count
 from fedpace.errors import InputError
 from fedpace.rounds.backend import NOBODY, NOTHING, Backend, Reply, Task, together
+from fedpace.rounds.probing import costs
 from fedpace.rounds.rows import Row
 from fedpace.rounds.sampler import Known, Plan, Sampler, plan_of
 from fedpace.rounds.seen import Started
@@ -279,6 +280,12 @@ class Stream(Training):
             versions=np.array([sent.version for sent in came], dtype=np.int64),
             began=np.array([sent.began for sent in came]),
             missing_seconds=np.array([each.waited for each in lost]),
+            **costs(
+                reply,
+                self.state.parameters.size,
+                len(came) + len(lost),
+                sum(each.waited for each in lost),
+            ),
         )
 
     def _expected_seconds(self) -> float:

@@ -104,7 +104,7 @@ class Training:
         self.state = State(parameters, 0, 0.0, phase=phase.name, sampler=sampler, server=server)
         self._rng = self._seeds.stream(*phase.stream)
         found = self.backend.evaluate(parameters, due=not self._stop.blind)
-        loss, accuracy = (math.nan, math.nan) if found is None else found
+        loss, accuracy = (math.nan, math.nan) if found is None else found[:2]
         row = Row(phase.name, 0, 0.0, loss, accuracy, 0.0, 0.0)
         self.state = phase.kept(START, self.state, row)
         self._record(row)
@@ -144,7 +144,9 @@ class Training:
         """Put the evaluated loss in its place, where it is due: the only place that decides."""
         before = self.rows[-1]
         if before.phase == row.phase and before.evaluated and not row.clients.size:  # same model
-            return row._replace(loss=before.loss, accuracy=before.accuracy)
+            return row._replace(
+                loss=before.loss, accuracy=before.accuracy, slow_accuracy=before.slow_accuracy
+            )
         every = self._evaluate_every
         rule = self.phase.ending(self._stop)
         promise = rule.promise(row)
@@ -152,7 +154,7 @@ class Training:
         due = bool(promise) or unknown or (every > 0 and row.round % every == 0)
         found = self.backend.evaluate(self.state.parameters, due=due)
         if found is not None:
-            row = row._replace(accuracy=found.accuracy)
+            row = row._replace(accuracy=found.accuracy, slow_accuracy=found.slow_accuracy)
             if not (self._stop.blind and math.isnan(found.loss)):
                 return row._replace(loss=found.loss)
         unmeasured = row._replace(loss=math.nan)

@@ -32,12 +32,14 @@ class Draw(NamedTuple):
 
     The aggregate is w + Σ_i weights_i (w_i − w), for every design. A client drawn m times
     stands here once, with m times the weight. `tier` is the one that they were drawn from, −1
-    where the design has none.
+    where the design has none. Where more are asked than are needed, the round is over when `take`
+    have answered.
     """
 
     clients: IntArray
     weights: FloatArray
     tier: int = -1
+    take: int | None = None
 
 
 class Design(Protocol):

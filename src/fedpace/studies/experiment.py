@@ -43,9 +43,12 @@ from fedpace.rounds.training import Outcome
 from fedpace.sampling.schemes import SCHEMES, needs_counts_only
 from fedpace.seeds import Seeds
 from fedpace.studies.study import ImagesSection, OwnSection, Study, SyntheticSection
-from fedpace.times.distributions import usual_times
+from fedpace.times.availability import check_availability, with_availability
+from fedpace.times.distributions import FLASH, usual_times
+from fedpace.times.links import FLASH as LINKS
+from fedpace.times.links import linked
 from fedpace.times.round_times import RoundTimes, Steady, Varying
-from fedpace.times.traces import whole_file
+from fedpace.times.traces import data_file, whole_file
 
 # Of an image of MNIST or EMNIST.
 PIXELS = 28 * 28
@@ -94,7 +97,7 @@ def _barrier(study: Study, scheme: str) -> dict[str, Any]:
     """Return what `train` is told of rounds, or that there are none."""
     training = study.training
     if not training.asynchronous:
-        return {}
+        return {"take": training.take, "deadline": training.deadline}
     buffer = BUFFERS.get(scheme, training.buffer)
     return {"mode": training.mode, "at_once": training.slots, "buffer": buffer}
 
@@ -120,7 +123,8 @@ def sampler(study: Study, scheme: str, backend: Backend, seeds: Seeds) -> Sample
     settings = section.model_dump(include={"refresh", "max_weight", "c_over_s0"})
     if scheme == "pace":  # which caps the weight of a round
         del settings["max_weight"]
-    found = sampler_for(scheme, k, learn=_learning(study), **settings)
+    knobs = section.knobs.get(scheme)
+    found = sampler_for(scheme, k, learn=_learning(study), knobs=knobs, **settings)
     if not section.oracle or not isinstance(found, (Solve, Piloted)):
         return found
     if needs_counts_only(found.scheme):
@@ -189,6 +193,9 @@ def check_at_hand(study: Study) -> None:
         pool_files(study.data.kind)
     if study.devices.times.endswith("trace:fedscale:all"):
         whole_file()
+    if study.devices.times.endswith(FLASH):
+        data_file(LINKS)
+    check_availability(study.devices.availability, client_count(study))
     if study.model.kind == "lenet5" and find_spec("torch") is None:
         remedy = "install it with: pip install 'fedpace[torch]'"
         raise MissingExtraError(f"lenet5 needs PyTorch; {remedy}")
@@ -208,7 +215,7 @@ def drawn_times(
     study: Study, spec: str, seeds: Seeds, *, train: Shards | None = None
 ) -> FloatArray:
     """Draw the clients' usual times; orders by what clients hold need their data, `train`."""
-    work = study.devices.model_dump(include={"samples", "megabits"})
+    work = study.devices.model_dump(include={"samples", "megabits", "correlation"})
     rng = seeds.stream("times")
     if train is None:
         return usual_times(spec, np.ones(client_count(study), dtype=np.int64), rng, **work)
@@ -277,11 +284,15 @@ def model_of(study: Study) -> Model:
 
 
 def round_times(study: Study, usual: FloatArray, seeds: Seeds) -> RoundTimes:
-    """Return steady times, or varying ones where the study asks for any variation."""
+    """Return steady times, or varying ones, of clients that are there when the study says so."""
     devices = study.devices
-    if not (devices.noise or devices.drift or devices.busy):
-        return Steady(usual)
-    return Varying(usual, seeds, **devices.model_dump(include=VARIATION))
+    varying = devices.noise or devices.drift or devices.busy
+    variation = devices.model_dump(include=VARIATION)
+    times: RoundTimes = Varying(usual, seeds, **variation) if varying else Steady(usual)
+    if devices.times.endswith(FLASH):
+        work = devices.model_dump(include={"samples", "megabits"})
+        times = linked(times, seeds.stream("times"), seeds, **work)
+    return with_availability(devices.availability, times, seeds)
 
 
 def parsed_schedule(text: str) -> schedules.Schedule:

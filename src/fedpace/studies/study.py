@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import ErrorDetails
 
 from fedpace.errors import InputError, nearest
+from fedpace.times.availability import ALWAYS
 from fedpace.times.traces import MEGABITS, SAMPLES
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -89,12 +90,18 @@ class DevicesSection(_Section):
     `samples` and `megabits` are what real devices, times = "trace:fedscale", compute on and get
     and send in a round; other times do not depend on them. Where times are not `known`, the server
     must learn the usual ones as it trains. `period` and `spell` are in seconds.
+
+    `correlation` hands out the same times by sample counts: 1 the longest to the largest clients,
+    −1 the shortest, 0 as they come. `availability` is always, markov:ON:OFF, daily:SHARE:PERIOD
+    or file:PATH: see fedpace.times.availability.
     """
 
     times: str = "exponential:1"
     samples: Positive = SAMPLES
     megabits: Positive = MEGABITS
     known: bool = True
+    correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
+    availability: str = ALWAYS
     noise: AtLeastZero = 0.0
     drift: AtLeastZero = 0.0
     period: Positive = 100.0
@@ -106,9 +113,12 @@ class DevicesSection(_Section):
 class TrainingSection(_Section):
     """How they train.
 
+    A round is over when `take` of its clients have answered, or after `deadline` seconds; those
+    who are late have worked in vain, and whoever is late often counts for more when it answers.
     `schedule` is inverse:RATE, constant:RATE or bound:MU:GAMMA. `server` makes the next model of
-    the replies: average, memory, adam:RATE, yogi:RATE, or file.py:name; auto is memory for `pace`,
-    what fedbuff and fedasync have published, the average for all others.
+    the replies: average, mean, memory, fedvarp, fedstale:BETA, adam:RATE, yogi:RATE, or
+    file.py:name; auto is the one that a scheme draws best with, such as memory for `pace`, what
+    its paper says for a rival, and the average for all others.
 
     In the `mode` "asynchronous" no round is waited for: `at_once` clients are at work, by default
     `k`, and every `buffer` updates make a step, by default as many as the scheme says, else
@@ -116,6 +126,8 @@ class TrainingSection(_Section):
     """
 
     k: Count = 10
+    take: Count | None = None
+    deadline: Positive | None = None
     local_steps: Count = 50
     batch: Count = 24
     schedule: str = "inverse:0.1"
@@ -151,7 +163,8 @@ class SamplingSection(_Section):
     learns from this many rounds of weighted sampling that are kept, instead of two pilots. After
     every `refresh` rounds the probabilities are solved for again. `oracle` gives the gradient
     norms of a whole earlier run instead of pilots. `pace` has caps of its own, no pilots, and
-    solves again after ten rounds where `refresh` does not say otherwise.
+    solves again after ten rounds where `refresh` does not say otherwise. `knobs` are settings of
+    samplers by name: sampling.knobs.pow-d.d=30.
     """
 
     max_weight: Positive | None = None
@@ -159,6 +172,7 @@ class SamplingSection(_Section):
     warm_up: Count | None = None
     refresh: Count | None = None
     oracle: bool = False
+    knobs: dict[str, dict[str, Any]] = {}
 
 
 class PilotsSection(_Section):
@@ -228,6 +242,9 @@ class Study(_Section):
             raise ValueError("lenet5 takes images; set data.kind to mnist or emnist-lower")
         if self.model.kind == "lenet5" and self.model.precision == "double":
             raise ValueError("lenet5 trains in single precision; set model.precision to single")
+        rounds = self.training.take, self.training.deadline
+        if self.training.asynchronous and rounds != (None, None):
+            raise ValueError("no round is waited for; set training.take and training.deadline none")
         return self
 
 

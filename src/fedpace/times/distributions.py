@@ -6,9 +6,11 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+from scipy.special import ndtri
 
 from fedpace.checks import FloatArray, IntArray, positive_column
 from fedpace.errors import InputError, nearest
+from fedpace.times.links import flash_devices
 from fedpace.times.traces import MEGABITS, SAMPLES, trace_times
 
 # What each distribution wants after its name.
@@ -23,6 +25,8 @@ DISTRIBUTIONS = {
     "anticorrelated": "distribution",
     "by-label": "distribution",
 }
+# Real devices whose links vary: see `fedpace.times.links`.
+FLASH = "trace:flash"
 # Those that hand out another distribution's times by what clients hold.
 ORDERS = ("correlated", "anticorrelated", "by-label")
 
@@ -35,11 +39,12 @@ def usual_times(
     labels: IntArray | None = None,
     samples: float = SAMPLES,
     megabits: float = MEGABITS,
+    correlation: float = 0.0,
 ) -> FloatArray:
     """Return one time per client from a text such as "uniform:0.187:7.159".
 
     constant:1, uniform:LOW:HIGH, exponential:MEAN, lognormal:MEDIAN:SIGMA, file:PATH (one number
-    per line), or trace:fedscale (real devices, see `trace_times`).
+    per line), trace:fedscale (real devices, see `trace_times`), or trace:flash (with other links).
 
     The same times in another order: correlated:SPEC gives the longest to the client with most
     samples, anticorrelated:SPEC the shortest, and by-label:SPEC lets times ascend with the label
@@ -57,6 +62,10 @@ def usual_times(
         The label that is most common with each client; for by-label only.
     samples, megabits : float > 0
         Of computing and of traffic in a round; for traces only.
+    correlation : float in [−1, 1]
+        How far the same times go with sample counts: 1 is the order of correlated:, −1 that of
+        anticorrelated:, 0 leaves them as they were drawn. In between, the order is that of
+        |c| z + √(1 − c²) ε, with z the normal score of a client's rank and ε standard normal.
 
     Examples
     --------
@@ -67,6 +76,9 @@ def usual_times(
     >>> bool(fast < slow)
     True
     """
+    if correlation:
+        drawn = usual_times(spec, sizes, rng, labels=labels, samples=samples, megabits=megabits)
+        return _handed_out(drawn, _by_size(sizes, correlation, rng))
     name, _, rest = spec.partition(":")
     if name not in DISTRIBUTIONS:
         raise InputError(
@@ -78,9 +90,9 @@ def usual_times(
     if name in ORDERS:
         clients = _fastest_first(name, sizes, labels)
         drawn = usual_times(rest, sizes, rng, labels=labels, samples=samples, megabits=megabits)
-        times = np.empty(n)
-        times[clients] = np.sort(drawn)
-        return times
+        return _handed_out(drawn, clients)
+    if spec == FLASH:
+        return flash_devices(n, rng, samples=samples, megabits=megabits)[0]
     if name == "trace":
         return positive_column(
             "times", trace_times(rest, n, rng, samples=samples, megabits=megabits)
@@ -95,6 +107,25 @@ def usual_times(
     else:
         drawn = values[0] * rng.lognormal(0.0, values[1], n)
     return positive_column("times", drawn)
+
+
+def _handed_out(times: FloatArray, clients: IntArray) -> FloatArray:
+    """Return the same times, the shortest for the first of these clients."""
+    ordered = np.empty(times.size)
+    ordered[clients] = np.sort(times)
+    return ordered
+
+
+def _by_size(sizes: IntArray, correlation: float, rng: np.random.Generator) -> IntArray:
+    """Return the clients, those who are to be fast first."""
+    if not -1 <= correlation <= 1:
+        remedy = "1 gives the longest times to the largest clients"
+        raise InputError(f"correlation must be from -1 to 1, got {correlation}; {remedy}")
+    n = len(sizes)
+    ranks = np.empty(n)
+    ranks[np.argsort(np.sign(correlation) * sizes, kind="stable")] = np.arange(n)
+    scores = abs(correlation) * ndtri((ranks + 0.5) / n)
+    return np.argsort(scores + np.sqrt(1 - correlation**2) * rng.standard_normal(n), kind="stable")
 
 
 def _fastest_first(order: str, sizes: IntArray, labels: IntArray | None) -> IntArray:

@@ -27,7 +27,11 @@ EVERYONE = Presence()
 
 
 class RoundTimes(Protocol):
-    """How fast each client is, and when it is there; all by the clock of the run."""
+    """How fast each client is, and when it is there; all by the clock of the run.
+
+    Where clients may leave while they work there is also `leaves(seconds, clients) -> seconds`:
+    after how long each of them goes.
+    """
 
     @property
     def usual(self) -> FloatArray:

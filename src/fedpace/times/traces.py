@@ -83,21 +83,26 @@ def trace_devices(name: str) -> FloatArray:
     (3000, 2)
     """
     if name not in TRACES:
-        got = f"'trace:{name}'; {nearest(name, TRACES)}"
+        got = f"'trace:{name}'; {nearest(name, (*TRACES, 'flash'))}"
         raise InputError(f"times must name a known trace, got {got}")
     return _shipped() if name == "fedscale" else read_trace(whole_file())
 
 
 def whole_file() -> Path:
     """Return where the trace with all devices is, or say where to put it."""
+    return data_file(WHOLE)
+
+
+def data_file(name: str) -> Path:
+    """Return where a file is that does not come with fedpace, or say where to put it."""
     folder = os.environ.get(VARIABLE)
-    path = Path(folder or ".", WHOLE)
+    path = Path(folder or ".", name)
     if folder and path.is_file():
         return path
     where = f"in the folder that {VARIABLE} names"
     got = f"no file {path}" if folder else f"{VARIABLE} not set"
     remedy = "put it there, or use trace:fedscale, which comes with fedpace"
-    raise InputError(f"{WHOLE} must be {where}, got {got}; {remedy}")
+    raise InputError(f"{name} must be {where}, got {got}; {remedy}")
 
 
 def read_trace(path: Traversable) -> FloatArray:

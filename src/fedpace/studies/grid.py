@@ -1,0 +1,77 @@
+"""A grid: several setups, each with several settings, run by one command."""
+
+import tomllib
+from collections.abc import Iterable
+from importlib import resources
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedpace.errors import InputError
+from fedpace.studies.study import Study, load_study
+
+GRIDS = resources.files("fedpace.studies") / "grids"
+
+
+class Grid(BaseModel):
+    """Every one of the `tasks`, names of setups, with `set`, and one of each list in `vary`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tasks: list[str] = Field(min_length=1)
+    set: list[str] = []
+    vary: list[list[str]] = []
+
+    def studies(self, overrides: Iterable[str] = ()) -> list[Study]:
+        """Return its studies, the settings of the last list changing fastest."""
+        given = list(overrides)
+        return [
+            load_study(task, [*self.set, *chosen, *given])
+            for task in self.tasks
+            for chosen in product(*self.vary)
+        ]
+
+
+def grids() -> list[str]:
+    """Return the names of the grids that come with fedpace."""
+    return sorted(Path(each.name).stem for each in GRIDS.iterdir() if each.name.endswith("toml"))
+
+
+def load_studies(name_or_path: str, overrides: Iterable[str] = ()) -> list[Study]:
+    """Return the studies of a grid, or the one of a setup: see `load_study`.
+
+    A grid comes with fedpace, or is a TOML file with `tasks`, names of setups, and optionally
+    `set` and `vary`, settings as for --set. Studies that come out alike are there once.
+
+    >>> [study.name for study in load_studies("simulation-1")]
+    ['simulation-1']
+    >>> len(load_studies("field"))
+    18
+    """
+    values = _grid_values(name_or_path)
+    if values is None:
+        return [load_study(name_or_path, overrides)]
+    try:
+        studies = Grid.model_validate(values).studies(overrides)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise InputError(
+            f"{name_or_path}: '{field}': {first['msg'].lower()}; a grid has tasks, set and vary"
+        ) from None
+    return [study for at, study in enumerate(studies) if study not in studies[:at]]
+
+
+def _grid_values(name_or_path: str) -> dict[str, Any] | None:
+    """Return the fields of a grid; None for what is none."""
+    if name_or_path in grids():
+        return tomllib.loads((GRIDS / f"{name_or_path}.toml").read_text(encoding="utf-8"))
+    if not name_or_path.endswith(".toml"):
+        return None
+    try:
+        values = tomllib.loads(Path(name_or_path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return None  # `load_study` says what is wrong
+    return values if "tasks" in values else None
