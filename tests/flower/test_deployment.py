@@ -102,3 +102,33 @@ def test_backend_and_strategy_work_in_flowers_simulation(tmp_path: Path) -> None
     table = rows(history)
     assert [row["phase"] for row in table] == ["warm-up"] * 4 + ["train"] * 3
     assert float(table[-1]["loss"]) < float(table[1]["loss"])
+    steps = rows(tmp_path / "stream.csv")
+    assert [row["round"] for row in steps] == [str(step) for step in range(9)]
+    assert all(len(row["clients"].split()) == 1 for row in steps[1:])
+    assert float(steps[-1]["loss"]) < float(steps[1]["loss"])
+
+
+def test_on_a_superlink_nobody_waits_for_the_slow_without_a_barrier(tmp_path: Path) -> None:
+    checkpoint, history = tmp_path / "run.npz", tmp_path / "history.csv"
+    config = [
+        "rounds=12", "k=2", "scheme=uniform", "mode=asynchronous", "buffer=1", "nodes=3",
+        "deadline=100.0", "evaluate-every=0", f"checkpoint={checkpoint}", f"history={history}",
+    ]  # fmt: skip
+    with local_federation.LocalFederation(tmp_path / "federation") as federation:
+        for partition, delay in enumerate((0.0, 0.0, 25.0)):
+            federation.start_node(partition, delay=delay)
+        first = federation.submit(EXAMPLES / "logistic", config)
+        assert first.stdout is not None
+        lines_until(iter(first.stdout), "[ROUND 4/12]")
+        os.kill(server_app(federation), signal.SIGKILL)
+        local_federation.end(first)
+        second = federation.submit(EXAMPLES / "logistic", config)
+        assert second.stdout is not None
+        seen = lines_until(iter(second.stdout), "ended after round 12")
+        local_federation.end(second)
+    assert not any("[ROUND 1/12]" in line for line in seen)
+    table = rows(history)
+    assert [row["round"] for row in table] == [str(step) for step in range(13)]
+    assert all(len((row["clients"] + " " + row["missing"]).split()) == 1 for row in table[1:])
+    fast = [row for row in table[1:] if row["clients"] in ("0", "1")]
+    assert len(fast) >= 8  # the slow one has a slot, and the others go on

@@ -50,5 +50,11 @@ def main(grid: Grid, context: Context) -> None:
     )
     check_backend(lambda: strategy.backend_on(grid, Training(arrays, 60.0)))
     strategy.start(grid, arrays, num_rounds=6)
-    strategy.history.write_csv(Path(str(context.run_config["history"])))
+    history = Path(str(context.run_config["history"]))
+    strategy.history.write_csv(history)
+    stream = AdaptiveSampling(
+        2, "weighted", mode="asynchronous", buffer=1, expected_nodes=CLIENTS, evaluate_every=1
+    )
+    stream.start(grid, arrays, num_rounds=8)
+    stream.history.write_csv(history.with_name("stream.csv"))
     print("the app is over")

@@ -20,6 +20,8 @@ def main(grid: Grid, context: Context) -> None:
     strategy = AdaptiveSampling(
         k=int(settings["k"]),
         scheme=str(settings["scheme"]),
+        mode=str(settings["mode"]),
+        buffer=int(settings["buffer"]) or None,
         pilots=WarmUp(int(settings["warm-up"])),
         expected_nodes=int(settings["nodes"]),
         deadline=float(settings["deadline"]),

@@ -1,0 +1,103 @@
+"""What a completion costs the simulator without a barrier, against one in a round.
+
+Uniform sampling with the times of each study; evaluations are left out. Run with one thread:
+
+    OPENBLAS_NUM_THREADS=1 python benchmarks/asynchronous.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpace.estimation.policy import stream_sampler_for
+from fedpace.estimation.solve import Solve
+from fedpace.rounds.checkpoint import Checkpoint
+from fedpace.rounds.run import Run, train
+from fedpace.rounds.schedules import constant
+from fedpace.rounds.stopping import Stop
+from fedpace.rounds.stream import Stream
+from fedpace.sampling.schemes import SCHEMES
+from fedpace.seeds import Seeds
+from fedpace.studies.experiment import simulator
+from fedpace.studies.study import load_study
+
+STUDIES = ("simulation-1", "simulation-2")
+
+
+def milliseconds(name: str, completions: int, **how: Any) -> float:
+    """Return what one completion costs, the best of three."""
+    return min(_seconds(name, completions, **how) for _ in range(3)) / completions * 1e3
+
+
+def _seconds(name: str, completions: int, **how: Any) -> float:
+    study = load_study(name)
+    backend, k = simulator(study, 0), study.training.k
+    common: dict[str, Any] = {"schedule": constant(0.01), "seeds": Seeds(0), "evaluate_every": 0}
+    blind = Stop(rounds=10**9, blind=True)
+    run: Run | Stream
+    if "buffer" in how:
+        sampler = stream_sampler_for("uniform", k, buffer=how["buffer"])
+        run = Stream(backend, sampler, at_once=k, stop=blind, **how, **common)
+    else:
+        run = Run(backend, Solve(SCHEMES["uniform"], k), stop=blind, **how, **common)
+    done, begin = 0, 0.0
+    while done < completions + 2 * k:
+        if not begin and done >= 2 * k:
+            begin, done = time.perf_counter(), 2 * k
+        done += sum(row.clients.size for row in run.go_on())
+    return time.perf_counter() - begin
+
+
+def checkpointed(buffer: int, steps: int) -> tuple[float, float]:
+    """Return the milliseconds that a step takes, without a checkpoint and with one."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for journal in (None, Checkpoint(Path(folder) / "run.npz", {})):
+            study = load_study("simulation-1")
+            backend, k = simulator(study, 0), study.training.k
+            begin = time.perf_counter()
+            train(
+                backend,
+                stream_sampler_for("weighted", k, buffer=buffer),
+                mode="asynchronous",
+                at_once=k,
+                buffer=buffer,
+                schedule=constant(0.01),
+                stop=Stop(rounds=steps),
+                seeds=Seeds(0),
+                journal=journal,
+            )
+            found.append((time.perf_counter() - begin) / steps * 1e3)
+    return found[0], found[1]
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--completions", type=int, default=300)
+    parser.add_argument("--studies", nargs="*", default=STUDIES)
+    options = parser.parse_args()
+    print("| study | round, ms per completion | no barrier, B = K | B = 2 | B = 1 |")
+    print("|---|---:|---:|---:|---:|")
+    for name in options.studies:
+        k = load_study(name).training.k
+        count = options.completions if name == "simulation-1" else max(options.completions // 5, 20)
+        rounds = milliseconds(name, count)
+        others = [milliseconds(name, count, buffer=buffer) for buffer in (k, 2, 1)]
+        cells = [f"{each:.2f} ({each / rounds:.2f}×)" for each in others]
+        print(f"| {name} | {rounds:.2f} | {' | '.join(cells)} |")
+    without, with_one = checkpointed(2, 300)
+    print(
+        f"\na step of two updates, simulation-1: {without:.2f} ms, with a checkpoint {with_one:.2f}"
+    )
+
+
+if __name__ == "__main__":
+    np.seterr(all="ignore")
+    main()
