@@ -6,6 +6,9 @@ is at most 1.1 times the better of the two.
 
     python benchmarks/no_harm.py --seeds 5 --out no-harm.csv
 
+Without a barrier (`--mode asynchronous`) it is compared with weighted shares and with FedBuff, both
+with steps of two updates.
+
 Ctrl-C keeps what was done; the same command goes on from there.
 """
 
@@ -17,7 +20,15 @@ from typing import Any
 import numpy as np
 from trials import Trial, mean, parsed_options, run_all
 
-SCHEMES = ("weighted", "optimal-mean", "pace")
+# In each mode, pace last; and what is changed for the others.
+SCHEMES = {
+    "synchronous": ("weighted", "optimal-mean", "pace"),
+    "asynchronous": ("weighted", "fedbuff", "pace"),
+}
+CHANGES: dict[str, tuple[str, ...]] = {
+    "synchronous": (),
+    "asynchronous": ("training.mode=asynchronous", "training.buffer=2"),
+}
 SLOW = "stop.seconds=3000"
 CASES: dict[str, dict[str, tuple[str, ...]]] = {
     "simulation-1": {
@@ -48,22 +59,23 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def main() -> None:
-    options = parsed_options(__doc__, setups=CASES, seeds=5, out="no-harm.csv")
+    options = parsed_options(__doc__, setups=CASES, seeds=5, out="no-harm.csv", modes=SCHEMES)
+    schemes, more = SCHEMES[options.mode], CHANGES[options.mode]
     trials = [
-        Trial(setup, changes, case, scheme, seed)
+        Trial(setup, changes + (more[:1] if scheme == "pace" else more), case, scheme, seed)
         for setup in options.setups.split(",")
         for case, changes in CASES[setup].items()
-        for scheme in SCHEMES
+        for scheme in schemes
         for seed in range(options.seeds)
     ]
     limits: dict[str, Any] = {"processes": options.processes, "minutes": options.minutes}
     found = run_all(trials, {}, options.out, **limits)
-    print("| setup | case | weighted, s | optimal-mean, s | pace, s | pace / better |")
+    print(f"| setup | case | {', s | '.join(schemes)}, s | pace / better |")
     print("|---|---|---:|---:|---:|---:|")
     for setup, case in dict.fromkeys((trial.setup, trial.case) for trial, _ in found):
         times = [
             [r.first for t, r in found if (t.setup, t.case, t.scheme) == (setup, case, scheme)]
-            for scheme in SCHEMES
+            for scheme in schemes
         ]
         better = min((np.mean(each) for each in times[:2] if each), default=math.nan)
         ratio = np.mean(times[2]) / better if times[2] and math.isfinite(better) else math.nan

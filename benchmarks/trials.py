@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedpace import Sampler, Seeds, train
 from fedpace.rounds.server import server_named
-from fedpace.studies.experiment import parsed_schedule, sampler, simulator, stopping
+from fedpace.studies.experiment import parsed_schedule, run_with, simulator, stopping
 from fedpace.studies.study import load_study
 
 
@@ -47,20 +47,19 @@ FIELDS = ("setup", "case", "scheme", "seed", *Result._fields)
 def run_trial(trial: Trial, made: Makers) -> Result:
     with threadpool_limits(1):
         study = load_study(trial.setup, trial.changes)
-        seeds = Seeds(trial.seed)
         backend = simulator(study, trial.seed)
         if trial.scheme in made:
             drawn_by = made[trial.scheme](study.training.k)
+            outcome = train(
+                backend,
+                drawn_by,
+                server=server_named(study.training.server, drawn_by),
+                schedule=parsed_schedule(study.training.schedule),
+                stop=stopping(study),
+                seeds=Seeds(trial.seed),
+            )
         else:
-            drawn_by = sampler(study, trial.scheme, backend, seeds)
-        outcome = train(
-            backend,
-            drawn_by,
-            server=server_named(study.training.server, drawn_by),
-            schedule=parsed_schedule(study.training.schedule),
-            stop=stopping(study),
-            seeds=seeds,
-        )
+            outcome = run_with(backend, study, trial.scheme, trial.seed)
     history, loss = outcome.history, study.stop.loss
     return Result(
         history.time_to(loss=loss),
@@ -91,9 +90,13 @@ def run_all(
     return [(trial, known[_key(trial)]) for trial in wanted if _key(trial) in known]
 
 
-def parsed_options(about: str, *, setups: Iterable[str], seeds: int, out: str) -> Namespace:
-    """Return what was asked for on the command line."""
+def parsed_options(
+    about: str, *, setups: Iterable[str], seeds: int, out: str, modes: Iterable[str] = ()
+) -> Namespace:
+    """Return what was asked for on the command line; a choice between `modes` where there are."""
     parser = ArgumentParser(description=about.splitlines()[0])
+    if modes := list(modes):
+        parser.add_argument("--mode", choices=modes, default=modes[0])
     parser.add_argument("--seeds", type=int, default=seeds)
     parser.add_argument("--setups", default=",".join(setups))
     parser.add_argument("--out", type=Path, default=Path(out))
