@@ -16,7 +16,7 @@ from rich.table import Table
 from fedpace.report.intervals import Interval
 from fedpace.report.notes import notes
 from fedpace.report.sensitivity import sensitivities
-from fedpace.report.setups import Sweep
+from fedpace.report.setups import NO_BARRIER, Sweep
 from fedpace.report.summary import BASELINE, PROPOSED, SchemeSummary, Summary
 from fedpace.report.tables import new_table
 
@@ -58,11 +58,24 @@ def columns(summary: Summary) -> list[Column]:
         Column("paper, s", lambda row: (_seconds(row.paper_seconds), ""), ()),
         Column(f"vs {PROPOSED}, paper", lambda row: (_ratio(row.paper_ratio), "")),
         Column(accuracy, _accuracy, ()),
+        *(_SPENT if any(NO_BARRIER in row.scheme for row in summary.rows) else ()),
     ]
     left_out = set() if summary.setup.study.paper else {"paper, s", f"vs {PROPOSED}, paper"}
     if not math.isfinite(summary.accuracy.value):
         left_out.add(accuracy)
+    if not any(math.isfinite(row.megabytes.value) for row in summary.rows):
+        left_out.add(TRAFFIC)
     return [column for column in every if column.title not in left_out]
+
+
+TRAFFIC = "traffic, MB"
+# What modes are compared by besides time: without a barrier more is spent per second.
+_SPENT = (
+    Column("device time, s", lambda row: _cell(row.device_seconds, _seconds), ()),
+    Column("updates", lambda row: _cell(row.updates, _rounds), ()),
+    Column(TRAFFIC, lambda row: _cell(row.megabytes, _seconds), ()),
+    Column("staleness, steps", lambda row: _cell(row.staleness, _seconds), ()),
+)
 
 
 def main_columns(summary: Summary, place: Narrow) -> list[Column]:

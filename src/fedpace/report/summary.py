@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
 
 from fedpace.report.arrivals import Times, accuracy_arrival, arrival, seconds_of, times_of
 from fedpace.report.intervals import Interval, mean_interval, ratio_interval
 from fedpace.report.setups import Setup
+from fedpace.rounds.rows import Row
+from fedpace.studies.store import StoredRun
 
 BASELINE = "uniform"
 PROPOSED = "optimal-mean"
@@ -21,7 +25,9 @@ class SchemeSummary(NamedTuple):
 
     `net` means without the pilots' seconds. A ratio below 1 is faster than what it is taken to.
     `seconds` count to the first touch of the target, `sustained` until the mean of the last ten
-    evaluated losses has reached it; NaN for runs that ended at the first touch.
+    evaluated losses has reached it; NaN for runs that ended at the first touch. What was spent
+    until the first touch: `device_seconds` of all clients, `updates` that came, and `megabytes`
+    both ways where a network told; `staleness` is how many steps old updates were on average.
     """
 
     scheme: str
@@ -41,6 +47,10 @@ class SchemeSummary(NamedTuple):
     accuracy_seconds: Interval
     paper_seconds: float
     paper_ratio: float
+    device_seconds: Interval
+    updates: Interval
+    megabytes: Interval
+    staleness: Interval
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,4 +115,25 @@ def _row(setup: Setup, scheme: str, accuracy: float, times: Mapping[str, Times])
         accuracy_seconds=mean_interval(to_accuracy),
         paper_seconds=paper,
         paper_ratio=paper / setup.study.paper.get(PROPOSED, math.nan),
+        **_spent(runs, arrivals),
     )
+
+
+def _spent(runs: Sequence[StoredRun], arrivals: Sequence[Row | None]) -> dict[str, Interval]:
+    """Return what clients and network spent until the target, and how old updates were."""
+    spent: dict[str, list[float]] = {
+        name: [] for name in ("device_seconds", "updates", "megabytes", "staleness")
+    }
+    for run, last in zip(runs, arrivals, strict=True):
+        if last is None:
+            continue
+        rows = [row for row in run.history.rows if row.seconds <= last.seconds]
+        crossed = sum(int(row.bytes_down.sum() + row.bytes_up.sum()) for row in rows)
+        stale = np.concatenate([row.staleness for row in rows])
+        spent["device_seconds"].append(
+            sum(float(row.client_seconds.sum() + row.missing_seconds.sum()) for row in rows)
+        )
+        spent["updates"].append(sum(row.clients.size for row in rows))
+        spent["megabytes"].append(crossed / 1e6 if crossed else math.nan)
+        spent["staleness"].append(float(stale.mean()) if stale.size else math.nan)
+    return {name: mean_interval(values) for name, values in spent.items()}
