@@ -22,7 +22,8 @@ TITLE = "How busy the clients of a round are"
 LABEL = "part of the round in which a drawn client works, %"
 NOTE = (
     "Σ seconds of the clients / (clients that answered × seconds of the round), mean over the "
-    "rounds of training, pilots left out, and over seeds. Whiskers: 95 % interval over seeds."
+    "rounds of training, pilots left out, and over seeds; without a barrier, Σ seconds of the "
+    "clients / (clients to be at work × seconds). Whiskers: 95 % interval over seeds."
 )
 # Of a bar, where the distance of bars is 1.
 THICKNESS = 0.7
@@ -32,7 +33,11 @@ def busy_share(run: StoredRun) -> float:
     """Return the mean part of a round during which a drawn client works; NaN without rounds.
 
     Σ_i t_i / (K t_round) of each round of training, over the K clients that answered, each for t_i.
+    Without a barrier, Σ_i t_i / (C t) over the whole run, with C clients to be at work: what was
+    under way at the end is not in it.
     """
+    if run.study.training.asynchronous:
+        return _busy_slots(run)
     rows = [
         row
         for row in run.history.rows
@@ -40,6 +45,13 @@ def busy_share(run: StoredRun) -> float:
     ]
     each = [row.client_seconds.sum() / (row.clients.size * row.round_seconds) for row in rows]
     return float(np.mean(each)) if each else math.nan
+
+
+def _busy_slots(run: StoredRun) -> float:
+    rows = run.history.rows
+    busy = sum(float(row.client_seconds.sum() + row.missing_seconds.sum()) for row in rows)
+    seconds = rows[-1].seconds - sum(row.waiting_seconds for row in rows)
+    return min(busy / (run.study.training.slots * seconds), 1.0) if seconds > 0 else math.nan
 
 
 def shares(setup: Setup) -> dict[str, Interval]:

@@ -22,15 +22,18 @@ class Costs(NamedTuple):
     `device_seconds` are all seconds that clients worked, `wasted` the share of them that brought
     nothing: candidates, late replies, clients that left, and the pilot that was not gone on with.
     `down` and `up` are megabytes; `busiest` is the share of the busiest client in all work that
-    counted. `accuracy` and `slow_accuracy`, on the slowest fifth of clients, are those at the end
-    of the run.
+    counted. `updates` are those that came, `staleness` is how many steps old they were on average,
+    without a barrier. `accuracy` and `slow_accuracy`, on the slowest fifth of clients, are those at
+    the end of the run.
     """
 
     device_seconds: Interval
+    updates: Interval
     wasted: Interval
     down: Interval
     up: Interval
     busiest: Interval
+    staleness: Interval
     accuracy: Interval
     slow_accuracy: Interval
 
@@ -48,10 +51,12 @@ def _costs(run: StoredRun) -> tuple[float, ...]:
     last = run.history.rows[-1]
     return (
         worked or math.nan,
+        float(sum(row.clients.size for row in rows)),
         min(wasted / worked, 1.0) if worked else math.nan,
         sum(row.traffic_down for row in rows) / MEGABYTE or math.nan,
         sum(row.traffic_up for row in rows) / MEGABYTE or math.nan,
         _busiest(rows),
+        _staleness(rows),
         last.accuracy,
         last.slow_accuracy,
     )
@@ -73,6 +78,11 @@ def _busiest(rows: Sequence[Row]) -> float:
     seconds = np.concatenate([row.client_seconds for row in rows])
     worked = np.bincount(clients, seconds)
     return float(worked.max() / worked.sum())
+
+
+def _staleness(rows: Sequence[Row]) -> float:
+    steps = np.concatenate([row.staleness for row in rows]) if rows else np.empty(0, int)
+    return float(steps.mean()) if steps.size else math.nan
 
 
 def _dropped_pilot(rows: Sequence[Row]) -> float:

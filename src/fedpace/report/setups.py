@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from fedpace.checks import FloatArray
-from fedpace.estimation.no_barrier import PUBLISHED
+from fedpace.estimation.no_barrier import BUFFERS, PUBLISHED
 from fedpace.estimation.policy import SAMPLERS
 from fedpace.sampling.schemes import SCHEMES, needs_counts_only
 from fedpace.studies.store import NAMES, StoredRun
@@ -164,7 +164,8 @@ def _named_by_mode(run: StoredRun) -> StoredRun:
     if not training.asynchronous or NO_BARRIER in run.scheme:
         return run
     given = [f"C = {training.slots}"] * (training.slots != training.k)
-    given += [f"B = {training.buffer}"] * (training.buffer is not None)
+    own = run.scheme in BUFFERS
+    given += [f"B = {training.buffer}"] * (training.buffer is not None and not own)
     return replace(run, scheme=f"{run.scheme}{', '.join([NO_BARRIER, *given])})")
 
 

@@ -82,16 +82,25 @@ def cost_columns(summary: Summary) -> list[Column]:
     every = [
         Column("scheme", lambda row: (marked(row.scheme), "")),
         Column("device-seconds", lambda row: _cell(row.costs.device_seconds, _rounds)),
+        Column("updates", lambda row: _cell(row.costs.updates, _rounds)),
         Column("thrown away", lambda row: _cell(row.costs.wasted, _percent)),
         Column("MB down", lambda row: _cell(row.costs.down, _seconds)),
         Column("MB up", lambda row: _cell(row.costs.up, _seconds)),
         Column("busiest client", lambda row: _cell(row.costs.busiest, _percent)),
+        Column("staleness, steps", lambda row: _cell(row.costs.staleness, _seconds)),
         Column("final accuracy", lambda row: _cell(row.costs.accuracy, _percent)),
         Column("of the slowest fifth", lambda row: _cell(row.costs.slow_accuracy, _percent)),
     ]
-    if all(math.isnan(row.costs.slow_accuracy.value) for row in summary.rows):
-        every.pop()
-    return every
+    # How old updates were is for runs without a barrier, and not every backend knows the rest.
+    unknown = {
+        title
+        for title, name in (
+            ("staleness, steps", "staleness"),
+            ("of the slowest fifth", "slow_accuracy"),
+        )
+        if all(math.isnan(getattr(row.costs, name).value) for row in summary.rows)
+    }
+    return [column for column in every if column.title not in unknown]
 
 
 def main_columns(summary: Summary, place: Narrow) -> list[Column]:

@@ -50,7 +50,7 @@ def _timeline(run: StoredRun, usual: FloatArray) -> Timeline:
         run.scheme,
         run.study.title,
         f"Who was drawn and how long each took: {run.scheme}, seed {run.seed}",
-        f"Rounds shown: {', '.join(parts)}{shortened}.{some} "
+        f"{'Steps' if run.study.training.asynchronous else 'Rounds'} shown: {', '.join(parts)}{shortened}.{some} "
         f"{how_measured(run.study) or SIMULATED}",
         clients,
         usual,
