@@ -1,7 +1,10 @@
 """Write a file whole or not at all."""
 
 import contextlib
+import lzma
 import os
+import struct
+import sys
 import tempfile
 import tokenize
 import zipfile
@@ -14,7 +17,8 @@ from fedpace.errors import InputError
 # Whatever reading a file of ours that is damaged, or is none, may raise.
 UNREADABLE = (
     OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError,
-    SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
+    SyntaxError, ArithmeticError, AssertionError, MemoryError, tokenize.TokenError,
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error,
 )  # fmt: skip
 
 
@@ -111,4 +115,35 @@ def locked(folder: Path) -> Iterator[None]:
 
     with (folder / ".lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def held(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock file `path` meanwhile, or say which process holds it; `what` is locked by it.
+
+    The system frees it when its process ends, however that happens.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows has none
+        yield
+        return
+    try:
+        file = path.open("a+", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}; choose another") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            holder = " ".join(file.read(200).split()) or "another process"
+            raise InputError(
+                f"{what} must not be in use, got one that {holder!r} holds; wait until it has "
+                "ended, or choose another"
+            ) from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()}: {' '.join(sys.argv)[:100]}\n")
+        file.flush()
         yield

@@ -13,7 +13,7 @@ import numpy as np
 import fedpace
 from fedpace.checks import FloatArray
 from fedpace.estimation.policy import named
-from fedpace.files import write_text
+from fedpace.files import held, made_folder, write_text
 from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
 from fedpace.network.shard import job_of
@@ -63,7 +63,22 @@ def run_on_devices(
     """Run all jobs and store each when it is finished; what is stored is not run again.
 
     Every round is written to a checkpoint: the same call goes on from there, whatever ended it.
+    Nobody else runs on devices into the same directory meanwhile.
     """
+    with held(made_folder(directory, "--out") / ".lock", f"{directory} of --out"):
+        _run_all(study, jobs, directory, server, waiting=waiting, progress=progress, say=say)
+
+
+def _run_all(
+    study: Study,
+    jobs: Sequence[Job],
+    directory: Path,
+    server: DeviceServer,
+    *,
+    waiting: Waiting,
+    progress: Callable[[RunProgress], object],
+    say: Callable[[str], None],
+) -> None:
     store = Store(directory)
     store.tidy()
     for done, job in enumerate(jobs):

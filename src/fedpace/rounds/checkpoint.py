@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,9 @@ from fedpace.errors import InputError
 from fedpace.files import UNREADABLE, write_through
 from fedpace.rounds.rows import Row, packed_rows, unpacked_rows
 from fedpace.rounds.state import State, packed, unpacked
+
+# Bytes at the end of the file: a digest of what comes before, which shows damage of any kind.
+DIGEST = 32
 
 
 class Found(NamedTuple):
@@ -75,7 +79,8 @@ class Checkpoint:
         arrays = {f"{part}-{name}": each for part in parts for name, each in parts[part].items()}
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
-        write_through(self.path, buffer.getvalue())
+        contents = buffer.getvalue()
+        write_through(self.path, contents + _digest(contents))
 
     def remove(self) -> None:
         """Remove the file of a run that is finished and stored."""
@@ -84,7 +89,7 @@ class Checkpoint:
     def _read(self) -> None:
         try:
             # From memory: of a file that is none, np.load would leave the handle open.
-            with np.load(io.BytesIO(self.path.read_bytes()), allow_pickle=False) as file:
+            with np.load(io.BytesIO(_whole(self.path.read_bytes())), allow_pickle=False) as file:
                 arrays = dict(file)
             record = json.loads(str(arrays["about"]))
             about, self.notes = record["about"], record["notes"]
@@ -99,6 +104,18 @@ class Checkpoint:
             raise InputError(
                 f"{self.path}: is the checkpoint of another run; give another place, or remove it"
             )
+
+
+def _digest(contents: bytes) -> bytes:
+    return hashlib.sha256(contents).digest()
+
+
+def _whole(contents: bytes) -> bytes:
+    """Return the contents without their digest, or say that they are not what was written."""
+    contents, digest = contents[:-DIGEST], contents[-DIGEST:]
+    if digest != _digest(contents):
+        raise ValueError("it does not match its checksum")
+    return contents
 
 
 def _part(part: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
