@@ -72,6 +72,16 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def cell(value: object) -> object:
+    """Return a value for a CSV file, so that no spreadsheet takes a text for a formula.
+
+    >>> cell("=1+1"), cell("uniform"), cell(-3)
+    ("'=1+1", 'uniform', -3)
+    """
+    formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if formula else value
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole or not at all."""
     write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))

@@ -1,6 +1,7 @@
 """One device of seven sends what it should not; the others go on."""
 
 import json
+import socket
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -192,6 +193,29 @@ def test_counts_a_device_whose_training_fails(server: DeviceServer) -> None:
     devices = fleet(server, answer)
     assert run(devices, 0).clients.tolist() == OTHERS
     assert devices.refusals == {(BAD, "failed"): 1}
+
+
+def test_a_device_cannot_forge_lines_of_the_log(
+    server: DeviceServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    forged = "x\nWARNING device-0: refused\x1b[2J"
+
+    def answer(header: dict[str, Any]) -> bytes:
+        if header["kind"] == "train":
+            return encoded("failed", task=header["task"], message=forged)
+        return honest(BAD, header)
+
+    devices = fleet(server, answer)
+    run(devices, 0)
+    with socket.create_connection(server.address) as stranger:
+        stranger.sendall(encoded("hello", name=forged))
+        assert stranger.recv(1)
+    with socket.create_connection(server.address) as other:
+        other.sendall(encoded("hello", name=f"device-{BAD}") + encoded(forged))
+        until(lambda: devices.refusals[BAD, "another round"])
+    assert "WARNING device-0" in caplog.text  # it is told, quoted
+    for record in caplog.records:
+        assert record.getMessage().isprintable(), record.getMessage()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
-from fedpace.files import write_text
+from fedpace.files import cell, write_text
 from fedpace.rounds.backend import NOBODY, NOTHING
 
 # The losses that must be below a target on average for it to be reached for good.
@@ -193,7 +193,8 @@ class History:
         columns = self.columns()
         writer.writerow(columns)
         for row in zip(*columns.values(), strict=True):
-            writer.writerow(" ".join(map(repr, x)) if isinstance(x, list) else x for x in row)
+            cells = (" ".join(map(repr, x)) if isinstance(x, list) else cell(x) for x in row)
+            writer.writerow(cells)
         write_text(Path(path), text.getvalue())
 
     def _reached(
