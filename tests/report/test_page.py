@@ -146,7 +146,11 @@ def crafted(folder: Path) -> list[Summary]:
     study = small_study(folder, f"title={EVIL}")
     lines = [START, ("train", 1, 3.0, 1.7, 0.5), ("train", 2, 4.0, 1.6, 0.5)]
     runs = [made_run(study, name, 0, lines, version=EVIL) for name in (EVIL, "=1+1", "uniform")]
-    drawn = {"clients": np.array([0]), "client_seconds": np.ones(1), "grad_norms": np.ones(1)}
+    drawn: dict[str, Any] = {
+        "clients": np.array([0]),
+        "client_seconds": np.ones(1),
+        "grad_norms": np.ones(1),
+    }
     rows = [[row._replace(why=EVIL, weights=np.ones(1), **drawn) for row in run.history.rows]
             for run in runs]  # fmt: skip
     runs = [replace(run, history=History(each)) for run, each in zip(runs, rows, strict=True)]

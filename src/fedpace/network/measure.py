@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -29,8 +29,8 @@ from fedpace.studies.study import Study
 
 # The usual seconds of each client, one per line, in the directory of the runs.
 TIMES = "times.txt"
-# What the checkpoint of a run keeps the devices' sample counts under.
-SAMPLES = "samples"
+# What the checkpoint of a run keeps the devices' sample counts under, and what is usual of them.
+SAMPLES, SCREEN = "samples", "screen"
 
 
 class RunProgress(NamedTuple):
@@ -57,16 +57,27 @@ def run_on_devices(
     server: DeviceServer,
     *,
     waiting: Waiting,
+    samples: Mapping[str, int] | None = None,
     progress: Callable[[RunProgress], object],
     say: Callable[[str], None],
 ) -> None:
     """Run all jobs and store each when it is finished; what is stored is not run again.
 
     Every round is written to a checkpoint: the same call goes on from there, whatever ended it.
-    Nobody else runs on devices into the same directory meanwhile.
+    Nobody else runs on devices into the same directory meanwhile. `samples` are the counts of
+    devices by name as the operator knows them.
     """
     with held(made_folder(directory, "--out") / ".lock", f"{directory} of --out"):
-        _run_all(study, jobs, directory, server, waiting=waiting, progress=progress, say=say)
+        _run_all(
+            study,
+            jobs,
+            directory,
+            server,
+            waiting=waiting,
+            samples=samples,
+            progress=progress,
+            say=say,
+        )
 
 
 def _run_all(
@@ -76,6 +87,7 @@ def _run_all(
     server: DeviceServer,
     *,
     waiting: Waiting,
+    samples: Mapping[str, int] | None = None,
     progress: Callable[[RunProgress], object],
     say: Callable[[str], None],
 ) -> None:
@@ -99,8 +111,13 @@ def _run_all(
             say=say,
         )
         # The weights of a run are those that it began with, whoever is there after a restart.
-        devices.prepare(job_of(study, job.seed, server.names), journal.notes.get(SAMPLES))
-        journal.notes[SAMPLES] = devices.samples
+        devices.prepare(
+            job_of(study, job.seed, server.names),
+            journal.notes.get(SAMPLES),
+            given=samples,
+            memory=journal.notes.get(SCREEN),
+        )
+        journal.live = _live(devices)
         outcome = run_with(
             devices,
             study,
@@ -110,6 +127,11 @@ def _run_all(
         )
         store.save(study, job.scheme, job.seed, outcome)
         journal.remove()
+
+
+def _live(devices: Devices) -> dict[str, Callable[[], object]]:
+    """Return what the checkpoint keeps of the devices."""
+    return {SAMPLES: lambda: devices.samples, SCREEN: lambda: devices.memory}
 
 
 def jobs_of(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> list[Job]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -56,12 +56,16 @@ class Checkpoint:
     ----------
     notes : dict of JSON values
         What else is to be remembered of the run; written with the next round.
+    live : dict of functions that return JSON values
+        The same, for what changes: each is called when a round is written, and its value is then
+        in `notes` under its name.
     """
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path = path
         self.about = about
         self.notes: dict[str, Any] = {}
+        self.live: dict[str, Callable[[], Any]] = {}
         self._rows: list[Row] = []
         self._found: Found | None = None
         if path.exists():
@@ -74,6 +78,7 @@ class Checkpoint:
     def record(self, state: State, row: Row, rng: np.random.Generator) -> None:
         """Write the round to the disk."""
         self._rows.append(row)
+        self.notes |= {name: told() for name, told in self.live.items()}
         about = {"about": self.about, "notes": self.notes, "rng": rng.bit_generator.state}
         parts = {"state": packed(state._asdict()), "rows": packed_rows(self._rows)}
         arrays = {f"{part}-{name}": each for part in parts for name, each in parts[part].items()}
