@@ -139,21 +139,38 @@ def held(path: Path, what: str) -> Iterator[None]:
     except ImportError:  # Windows has none
         yield
         return
-    try:
-        file = path.open("a+", encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}; choose another") from None
-    with file:
+    while True:
+        try:
+            file = path.open("a+", encoding="utf-8")
+        except OSError as error:
+            problem = f"cannot be written: {error.strerror}"
+            raise InputError(f"{path}: {problem}; choose another") from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            file.seek(0)
-            holder = " ".join(file.read(200).split()) or "another process"
+            with file:
+                file.seek(0)
+                holder = " ".join(file.read(200).split()) or "another process"
             raise InputError(
                 f"{what} must not be in use, got one that {holder!r} holds; wait until it has "
                 "ended, or choose another"
             ) from None
+        if _is(file.fileno(), path):
+            break
+        file.close()  # who held it has removed it since we opened it
+    with file:
         file.truncate(0)
         file.write(f"process {os.getpid()}: {' '.join(sys.argv)[:100]}\n")
         file.flush()
-        yield
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _is(handle: int, path: Path) -> bool:
+    """Return whether an open file is still the one at a path."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False

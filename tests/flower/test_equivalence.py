@@ -30,7 +30,8 @@ def flower_models(
         return MetricRecord({"loss": loss, "accuracy": accuracy})
 
     grid = grid_with()
-    strategy = strategy_on(grid, scheme=scheme, seed=SEED, pilots=pilots, refresh=5, max_weight=2.0)
+    settings = {"pilots": pilots, "refresh": 5, "max_weight": 2.0, "largest_share": 1.0}
+    strategy = strategy_on(grid, scheme=scheme, seed=SEED, **settings)
     strategy.start(grid, START, num_rounds=ROUNDS, evaluate_fn=evaluate)
     return models, strategy
 

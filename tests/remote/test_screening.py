@@ -207,3 +207,17 @@ def test_a_border_made_with_the_memory_of_another_knows_as_much() -> None:
     assert again.grad_norm(0, 1e30) == 20.0
     assert again.loss(0, -1e9) == pytest.approx(0.2)
     assert again.took(0, 0.0) == pytest.approx(0.05)
+
+
+def test_a_norm_is_believed_as_far_as_the_update_bears_it_out() -> None:
+    border = Border()
+    for client in range(6):
+        border.meet([Said(client, FINE, 2.0)])
+        assert border.grad_norm(client, 2.0, 5.0) == 2.0
+    assert border.grad_norm(0, 15.0, 5.0) == pytest.approx(8.0)  # four times the usual 0.4 · 5
+    assert border.grad_norm(1, 2.0, 0.0) == pytest.approx(0.02)  # sent nothing
+    assert border.grad_norm(2, 3.0, 2.5) == 3.0
+
+
+def test_norms_without_an_update_are_judged_by_themselves_alone() -> None:
+    assert used().grad_norm(0, 19.0) == 19.0

@@ -103,6 +103,11 @@ class GridBackend:
         self._by_hand: _ByHand | None = None
 
     @property
+    def largest_share(self) -> float:
+        """Of the rounds that one client may be in."""
+        return self.strategy.largest_share
+
+    @property
     def memory(self) -> dict[str, Any]:
         """What is usual in replies, as JSON values."""
         return self._reader.border.memory

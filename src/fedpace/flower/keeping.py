@@ -60,7 +60,8 @@ def checkpoint_of(settings: Settings, layout: Layout) -> FleetCheckpoint | None:
     if settings.checkpoint is None:
         return None
     arrays = [[*each] for each in zip(layout.names, layout.shapes, strict=True)]
-    return FleetCheckpoint(Path(settings.checkpoint), settings.about() | {"arrays": arrays})
+    about = settings.about() | {"arrays": arrays}
+    return FleetCheckpoint(Path(settings.checkpoint), about, settings.given)
 
 
 def stored(out: Path, settings: Settings, outcome: Outcome, *, rounds: int, clients: int) -> Path:

@@ -141,11 +141,11 @@ class Reader:
         Norms of different kinds are not mixed: once a client has reported one, an update whose
         steps and rate are not known tells nothing.
         """
+        length = float(np.linalg.norm(update))
         if GRAD_NORM in metrics:
-            norm = self.border.grad_norm(client, metrics[GRAD_NORM])
+            norm = self.border.grad_norm(client, metrics[GRAD_NORM], length)
             self._reported = True
             return norm
-        length = float(np.linalg.norm(update))
         steps = metrics.get(STEPS, self.local_steps)
         if steps is not None and rate is not None and rate > 0:
             self._say(

@@ -199,7 +199,7 @@ class AdaptiveSampling(Settings, Strategy):
         self, grid: Grid, training: Training, checkpoint: FleetCheckpoint | None = None
     ) -> GridBackend:
         """Return the federation as a backend, for any loop, once enough clients are there."""
-        roster = Roster() if checkpoint is None else checkpoint.roster
+        roster = Roster(given=self.given) if checkpoint is None else checkpoint.roster
         memory = None if checkpoint is None else checkpoint.memory
         self._backend = backend = GridBackend(grid, self, training, roster, memory)
         if checkpoint is not None:

@@ -20,6 +20,7 @@ from fedpace.network.wire import Floats
 from fedpace.remote.replies import as_reply
 from fedpace.remote.roster import Roster
 from fedpace.rounds.backend import Evaluation, Reply, Task
+from fedpace.rounds.limits import LARGEST_SHARE, checked_share
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Presence
 
@@ -45,6 +46,9 @@ class Devices:
         Wait while fewer devices are there, up to `patience` seconds; None: half, rounded up.
     grace : float ≥ 0
         Seconds that `prepare` gives the others to join, or to come back.
+    largest_share : float in (0, 1]
+        Of the rounds that one device may be in; twice its fair share is always allowed. 1: no
+        limit.
     say : callable of a str, optional
         Told what is waited for.
 
@@ -68,8 +72,10 @@ class Devices:
         least: int | None = None,
         patience: float = 600.0,
         grace: float = GRACE,
+        largest_share: float = LARGEST_SHARE,
         say: Callable[[str], None] | None = None,
     ) -> None:
+        self.largest_share = checked_share("largest_share", largest_share)
         n = len(server.names)
         least = math.ceil(n / 2) if least is None else least
         if not 1 <= least <= n:

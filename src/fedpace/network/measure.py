@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
 from fedpace.network.shard import job_of
 from fedpace.rounds.checkpoint import Checkpoint
+from fedpace.rounds.limits import LARGEST_SHARE
 from fedpace.rounds.rows import Row
 from fedpace.rounds.server import server_named
 from fedpace.seeds import Seeds
@@ -50,6 +51,14 @@ class Waiting:
     patience: float = 600.0
 
 
+@dataclass(frozen=True)
+class Trust:
+    """How many samples devices have, as the operator knows it, and how often one may be drawn."""
+
+    samples: Mapping[str, int] = field(default_factory=dict)
+    largest_share: float = LARGEST_SHARE
+
+
 def run_on_devices(
     study: Study,
     jobs: Sequence[Job],
@@ -57,15 +66,14 @@ def run_on_devices(
     server: DeviceServer,
     *,
     waiting: Waiting,
-    samples: Mapping[str, int] | None = None,
+    trust: Trust | None = None,
     progress: Callable[[RunProgress], object],
     say: Callable[[str], None],
 ) -> None:
     """Run all jobs and store each when it is finished; what is stored is not run again.
 
     Every round is written to a checkpoint: the same call goes on from there, whatever ended it.
-    Nobody else runs on devices into the same directory meanwhile. `samples` are the counts of
-    devices by name as the operator knows them.
+    Nobody else runs on devices into the same directory meanwhile.
     """
     with held(made_folder(directory, "--out") / ".lock", f"{directory} of --out"):
         _run_all(
@@ -74,7 +82,7 @@ def run_on_devices(
             directory,
             server,
             waiting=waiting,
-            samples=samples,
+            trust=trust or Trust(),
             progress=progress,
             say=say,
         )
@@ -87,7 +95,7 @@ def _run_all(
     server: DeviceServer,
     *,
     waiting: Waiting,
-    samples: Mapping[str, int] | None = None,
+    trust: Trust,
     progress: Callable[[RunProgress], object],
     say: Callable[[str], None],
 ) -> None:
@@ -108,13 +116,14 @@ def _run_all(
             deadline=None if study.network is None else study.network.deadline,
             least=waiting.least,
             patience=waiting.patience,
+            largest_share=trust.largest_share,
             say=say,
         )
         # The weights of a run are those that it began with, whoever is there after a restart.
         devices.prepare(
             job_of(study, job.seed, server.names),
             journal.notes.get(SAMPLES),
-            given=samples,
+            given=trust.samples,
             memory=journal.notes.get(SCREEN),
         )
         journal.live = _live(devices)

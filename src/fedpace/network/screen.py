@@ -85,7 +85,8 @@ class Screen:
         try:
             update = self._border.update(client, response.frame.floats, length=self._length)
             reason = "gradient norm"
-            grad_norm = self._border.grad_norm(client, header.get("grad_norm"))
+            length = float(np.linalg.norm(update))
+            grad_norm = self._border.grad_norm(client, header.get("grad_norm"), length)
             reason = "loss"
             loss = self._loss(response)
             reason = "seconds"

@@ -23,11 +23,16 @@ LONGEST_OF_ITS_OWN = 10.0
 # inflates it is drawn more often, and whoever belittles it weighs more when drawn, but neither
 # without end. Honest clients whose data are learned do fall below a tenth.
 LARGEST_NORM, SMALLEST_NORM = 10.0, 0.01
+# And times what the others report for each length of their updates: whoever sends nothing has no
+# gradient to speak of. The steps of honest clients add up more or less straight.
+LARGEST_NORM_PER_LENGTH = 4.0
 # The same for a loss: one client alone shall not end a run.
 WIDEST_LOSS = 10.0
 # The part of what the others take that a time counts for at least: whoever answers without work
 # looks fast, but not without end.
 SHORTEST_TIME = 1 / 20
+# Seconds below which times are not judged: a scheduler's whim is a factor of more than that.
+SHORTEST_JUDGED = 0.005
 # Replies that tell what is usual, and the latest that are remembered. Of fewer others, but not of
 # one alone, the extremes tell it.
 FEWEST, MEMORY = 5, 200
@@ -52,8 +57,8 @@ class Border:
         self._lengths: deque[float] = deque(known.get("lengths", ()), maxlen=MEMORY)
         self._first = {int(i): list(each) for i, each in known.get("first", {}).items()}
         self._round: dict[int, float] = {}
-        self._norms, self._losses, self._seconds = (
-            _Latest(known.get(name, {})) for name in ("norms", "losses", "seconds")
+        self._norms, self._ratios, self._losses, self._seconds = (
+            _Latest(known.get(name, {})) for name in ("norms", "ratios", "losses", "seconds")
         )
 
     @property
@@ -63,6 +68,7 @@ class Border:
             "lengths": list(self._lengths),
             "first": {str(client): each for client, each in self._first.items()},
             "norms": self._norms.values,
+            "ratios": self._ratios.values,
             "losses": self._losses.values,
             "seconds": self._seconds.values,
         }
@@ -71,20 +77,24 @@ class Border:
         """Know what all clients of a round say before any is judged by the others."""
         self._round = {}
         for said in round_:
+            length = math.nan
             if said.update is not None:
                 with np.errstate(over="ignore", invalid="ignore"):
-                    self._round[said.client] = float(np.linalg.norm(said.update))
+                    length = self._round[said.client] = float(np.linalg.norm(said.update))
             for latest, value, negative in (
                 (self._norms, said.grad_norm, False),
                 (self._losses, said.loss, True),
                 (self._seconds, said.seconds, False),
             ):
                 with contextlib.suppress(BadReplyError):
-                    latest.put(said.client, finite("what is said", value, negative=negative))
+                    number = finite("what is said", value, negative=negative)
+                    latest.put(said.client, number)
+                    if latest is self._norms and 0 < length < math.inf:
+                        self._ratios.put(said.client, number / length)
 
     def forget(self, client: int) -> None:
         """Forget the numbers of a reply that is refused."""
-        for latest in (self._norms, self._losses, self._seconds):
+        for latest in (self._norms, self._ratios, self._losses, self._seconds):
             latest.drop(client)
 
     def update(self, client: int, values: NDArray[Any], *, length: int) -> FloatArray:
@@ -120,16 +130,29 @@ class Border:
         own = LONGEST_OF_ITS_OWN * float(np.median(first)) if len(first) == FEWEST else 0.0
         return max(usual, own) or math.inf  # a fleet that stood still may move again
 
-    def grad_norm(self, client: int, value: object) -> float:
-        """Return a reported gradient norm, between a hundredth and ten times what is usual."""
+    def grad_norm(self, client: int, value: object, length: float | None = None) -> float:
+        """Return a reported gradient norm, between a hundredth and ten times what is usual.
+
+        With the `length` of the update that came with it, at most four times what is usual for
+        that length: a norm is believed as far as the update bears it out.
+        """
         norm = finite("the gradient norm", value, negative=False)
+        if length is not None:
+            ratio = norm / length if length > 0 else math.inf
+            most = self._ratios.bounded(client, ratio, least=0.0, most=LARGEST_NORM_PER_LENGTH)
+            norm = min(norm, most * length) if length > 0 and most < math.inf else norm
+            if length > 0 and math.isfinite(most):
+                self._ratios.put(client, most)
+            elif self._ratios.known:
+                norm = 0.0  # it learned nothing that it could have had from a gradient
         norm = self._norms.bounded(client, norm, least=SMALLEST_NORM, most=LARGEST_NORM)
         self._norms.put(client, norm)
         return norm
 
     def took(self, client: int, seconds: float) -> float:
         """Return how long a client took, as measured, at least a twentieth of what is usual."""
-        seconds = self._seconds.bounded(client, seconds, least=SHORTEST_TIME)
+        bounded = self._seconds.bounded(client, seconds, least=SHORTEST_TIME)
+        seconds = seconds if bounded < SHORTEST_JUDGED else bounded
         self._seconds.put(client, seconds)
         return seconds
 
@@ -174,6 +197,11 @@ class _Latest:
     def values(self) -> dict[str, float]:
         """The numbers by client, as JSON has them."""
         return {str(client): value for client, value in self._of.items()}
+
+    @property
+    def known(self) -> bool:
+        """Whether enough is known to judge by."""
+        return len(self._ordered) >= FEWEST_OTHERS
 
     def put(self, client: int, value: float) -> None:
         """Replace a client's number."""

@@ -16,6 +16,7 @@ from string import Template
 import fedpace
 from fedpace.errors import needs
 from fedpace.report import busy
+from fedpace.report.accounts import html_accounts
 from fedpace.report.figures import colour
 from fedpace.report.notes import notes
 from fedpace.report.plots import Plot, chances_plots, curve_plot, sensitivity_plot
@@ -101,6 +102,7 @@ def _setup_section(summary: Summary, plots: dict[str, Plot], again: str) -> str:
 <ul class="notes">{remarks}</ul>
 {_legend(setup.schemes)}
 <div class="plots">{"".join(figures)}</div>
+{"".join(html_accounts(setup.of(scheme)[0]) for scheme in setup.schemes)}
 <h3>Run it again</h3>
 {f"<pre>{html.escape(again)}</pre>" if again else f"<p>{NO_COMMAND}</p>"}
 <details><summary>Configuration</summary><pre>{html.escape(toml(setup.study))}</pre></details>
