@@ -6,7 +6,7 @@ most. Printed are its share of the rounds, the final loss over the honest client
 mean seconds of a round after the 30th, each the mean over seeds.
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/liars.py --seeds 5
-    OPENBLAS_NUM_THREADS=1 python benchmarks/liars.py --schemes optimal-mean --servers krum,trimmed
+    OPENBLAS_NUM_THREADS=1 python benchmarks/liars.py --servers clip,trimmed,krum --lies honest,-10
 """
 
 from __future__ import annotations
@@ -177,11 +177,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--schemes", default=",".join(SCHEMES))
     parser.add_argument("--servers", default="auto")
+    parser.add_argument("--lies", default="", help="those whose names hold one of these words")
     options = parser.parse_args()
     for scheme in options.schemes.split(","):
         for server in options.servers.split(","):
             rows = []
             for lie in LIES:
+                if not any(word in lie.name for word in options.lies.split(",")):
+                    continue
                 if scheme == "pace" and lie.refresh is None:
                     continue
                 found = [run(scheme, lie, seed, server) for seed in range(options.seeds)]

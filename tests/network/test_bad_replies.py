@@ -16,9 +16,10 @@ from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
 from fedpace.network.wire import encoded
 from fedpace.rounds.checkpoint import Checkpoint
-from fedpace.rounds.run import Outcome, train
+from fedpace.rounds.run import train
 from fedpace.rounds.schedules import inverse
 from fedpace.rounds.stopping import Stop
+from fedpace.rounds.training import Outcome
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
 from tests.network.fakes import Fake, honest

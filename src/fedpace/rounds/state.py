@@ -23,7 +23,8 @@ class State(NamedTuple):
     rounds in which each client was drawn, and in which a reply of it was accepted; a client
     beyond their end counts 0. `often` is the share of the latest rounds in which the design drew
     it, where a limit may leave it out. `models` are those that a later phase may begin with.
-    Without a barrier, `sent` counts the tasks given out, and `owed` is the weight that each client is owed.
+    Without a barrier, `sent` counts the tasks given out, and `owed` is the weight that each client
+    is owed.
     """
 
     parameters: FloatArray
