@@ -26,7 +26,7 @@ def flower_models(
 
     def evaluate(_: int, arrays: ArrayRecord) -> MetricRecord:
         models.append(as_vector(arrays))
-        loss, accuracy = federation.evaluated(models[-1])
+        loss, accuracy = federation.evaluated(models[-1])[:2]
         return MetricRecord({"loss": loss, "accuracy": accuracy})
 
     grid = grid_with()
