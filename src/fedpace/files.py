@@ -1,7 +1,10 @@
 """Write a file whole or not at all."""
 
 import contextlib
+import lzma
 import os
+import struct
+import sys
 import tempfile
 import tokenize
 import zipfile
@@ -14,7 +17,8 @@ from fedpace.errors import InputError
 # Whatever reading a file of ours that is damaged, or is none, may raise.
 UNREADABLE = (
     OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError,
-    SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
+    SyntaxError, ArithmeticError, AssertionError, MemoryError, tokenize.TokenError,
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error,
 )  # fmt: skip
 
 
@@ -68,6 +72,16 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def cell(value: object) -> object:
+    """Return a value for a CSV file, so that no spreadsheet takes a text for a formula.
+
+    >>> cell("=1+1"), cell("uniform"), cell(-3)
+    ("'=1+1", 'uniform', -3)
+    """
+    formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if formula else value
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole or not at all."""
     write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
@@ -112,3 +126,51 @@ def locked(folder: Path) -> Iterator[None]:
     with (folder / ".lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def held(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock file `path` meanwhile, or say which process holds it; `what` is locked by it.
+
+    The system frees it when its process ends, however that happens.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows has none
+        yield
+        return
+    while True:
+        try:
+            file = path.open("a+", encoding="utf-8")
+        except OSError as error:
+            problem = f"cannot be written: {error.strerror}"
+            raise InputError(f"{path}: {problem}; choose another") from None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            with file:
+                file.seek(0)
+                holder = " ".join(file.read(200).split()) or "another process"
+            raise InputError(
+                f"{what} must not be in use, got one that {holder!r} holds; wait until it has "
+                "ended, or choose another"
+            ) from None
+        if _is(file.fileno(), path):
+            break
+        file.close()  # who held it has removed it since we opened it
+    with file:
+        file.truncate(0)
+        file.write(f"process {os.getpid()}: {' '.join(sys.argv)[:100]}\n")
+        file.flush()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _is(handle: int, path: Path) -> bool:
+    """Return whether an open file is still the one at a path."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False

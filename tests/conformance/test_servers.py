@@ -8,9 +8,10 @@ import pytest
 from fedpace import Adam, Average, Draw, Memory, Reply, Yogi
 from fedpace.checks import FloatArray
 from fedpace.conformance import check_server
+from fedpace.rounds.robust import Clipped, Krum, Trimmed
 
 
-@pytest.mark.parametrize("server", [Average, Memory, Adam, Yogi])
+@pytest.mark.parametrize("server", [Average, Memory, Adam, Yogi, Clipped, Trimmed, Krum])
 def test_every_server_passes(server: type[Any]) -> None:
     check_server(server)
 

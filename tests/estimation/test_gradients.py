@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpace.checks import FloatArray
-from fedpace.estimation.learned import estimated_grad_norms, learn, nothing_learned
+from fedpace.estimation.learned import (
+    estimated_grad_norms,
+    learn,
+    nothing_learned,
+    profile_of,
+)
 from fedpace.rounds.rows import Row
+from fedpace.rounds.sampler import Known
+from fedpace.sampling.schemes import SCHEMES
 from tests.rounds.fakes import row
 
 
@@ -43,11 +50,13 @@ def directly(rows: list[Row], n: int) -> list[float]:
     if not known:
         return [1.0] * n
     cut = [min(mean, 10 * float(np.median(known))) for mean in means]
+    least = 1e-9 * max(mean for mean in cut if not math.isnan(mean))
+    cut = [max(mean, least) if mean > 0 else mean for mean in cut]
     usual = float(np.quantile([mean for mean in cut if not math.isnan(mean)], 0.9))
     return [usual if math.isnan(mean) else mean for mean in cut]
 
 
-NORMS = st.floats(0, 1e6) | st.sampled_from([math.nan, math.inf])
+NORMS = st.just(0.0) | st.floats(1e-90, 1e6) | st.sampled_from([math.nan, math.inf])
 ROWS = st.lists(
     st.dictionaries(st.integers(0, 5), NORMS, max_size=4).map(reported),
     max_size=12,
@@ -93,3 +102,29 @@ def test_all_count_alike_while_nobody_reported(rows: list[Row]) -> None:
 def test_a_boastful_client_counts_for_ten_times_the_median() -> None:
     norms = estimated([reported({0: 1.0, 1: 2.0, 2: 1e30})], 3)
     np.testing.assert_array_equal(norms, [1.0, 2.0, 20.0])
+
+
+@pytest.mark.parametrize("said", [1e-40, 1e-150, 1e-320, 1e30, 1e150, 1e308, 0.0])
+@pytest.mark.parametrize("others", [1, 2, 20])
+def test_no_norm_that_is_reported_makes_an_estimate_fail(said: float, others: int) -> None:
+    n = others + 1
+    weights, known = np.full(n, 1 / n), nothing_learned(n)
+    known = learn(known, reported({0: said} | {i: 1.0 + i for i in range(1, n)}))
+    for c in (None, 1.0):
+        profile = profile_of(known, Known(weights, np.ones(n)), c_over_s0=c)
+        for scheme in ("optimal-mean", "optimal-max", "statistical", "optimal-tiers"):
+            assert np.isfinite(SCHEMES[scheme](profile, 2).largest_weight)
+
+
+@pytest.mark.parametrize("square", [1e-80, 1e-300, 0.0, 1e300, math.inf])
+def test_a_checkpoint_with_such_a_norm_goes_on(square: float) -> None:
+    # As it was written before norms were bounded.
+    known = learn(nothing_learned(4), reported({0: 1.0, 1: 2.0, 2: 3.0, 3: 1.0}))
+    known["squares"][0] = square
+    profile = profile_of(known, Known(np.full(4, 0.25), np.ones(4)))
+    assert np.isfinite(SCHEMES["optimal-mean"](profile, 2).largest_weight)
+
+
+def test_all_norms_may_be_next_to_nothing() -> None:
+    norms = estimated([reported(dict.fromkeys(range(4), 1e-140))], 4)
+    np.testing.assert_array_equal(norms, np.ones(4))

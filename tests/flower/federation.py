@@ -38,7 +38,7 @@ DATA = synthetic(
     classes=CLASSES,
     test_share=0.2,
 )
-TIMES: FloatArray = SEEDS.stream("times").exponential(size=CLIENTS) + 0.05
+TIMES: FloatArray = SEEDS.stream("times").exponential(size=CLIENTS) + 0.2
 
 
 def simulator(kind: type[Simulator] = Simulator) -> Simulator:

@@ -26,11 +26,12 @@ def flower_models(
 
     def evaluate(_: int, arrays: ArrayRecord) -> MetricRecord:
         models.append(as_vector(arrays))
-        loss, accuracy = federation.evaluated(models[-1])
+        loss, accuracy = federation.evaluated(models[-1])[:2]
         return MetricRecord({"loss": loss, "accuracy": accuracy})
 
     grid = grid_with()
-    strategy = strategy_on(grid, scheme=scheme, seed=SEED, pilots=pilots, refresh=5, max_weight=2.0)
+    settings = {"pilots": pilots, "refresh": 5, "max_weight": 2.0, "largest_share": 1.0}
+    strategy = strategy_on(grid, scheme=scheme, seed=SEED, **settings)
     strategy.start(grid, START, num_rounds=ROUNDS, evaluate_fn=evaluate)
     return models, strategy
 

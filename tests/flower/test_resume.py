@@ -107,3 +107,16 @@ def test_a_finished_run_goes_on_to_more_rounds(tmp_path: Path) -> None:
         strategy = strategy_on(grid, checkpoint=path)
         strategy.start(grid, START, num_rounds=rounds)
         assert strategy.history.rows[-1].round == rounds
+
+
+def test_of_two_servers_with_one_checkpoint_the_second_is_told_who_has_it(tmp_path: Path) -> None:
+    settings = {"scheme": "weighted", "checkpoint": tmp_path / "run.npz"}
+    grid, other = grid_with(), grid_with()
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        with pytest.raises(InputError, match=r"checkpoint .*run.npz must not be in use, got one"):
+            strategy_on(other, **settings).start(other, START, num_rounds=1)
+        return MetricRecord({"loss": 1.0})
+
+    strategy_on(grid, **settings).start(grid, START, num_rounds=2, evaluate_fn=evaluate)
+    strategy_on(other, **settings).start(other, START, num_rounds=3)  # now it is free

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from fedpace.errors import InputError
 from fedpace.lab import launch
+from fedpace.lab.calibration import Calibrated, calibrate
 from fedpace.lab.cpu import check_share, limits_left
 from fedpace.lab.down import left_of
 from fedpace.lab.register import Names, read_lab
@@ -194,6 +196,41 @@ def test_ctrl_c_while_a_lab_comes_up_takes_it_down(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert finished(process).returncode == 130
     assert nothing_left(name, state)
+
+
+@pytest.mark.slow
+def test_a_lab_that_is_taken_down_while_it_comes_up_is_not_said_to_be_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup, state, name = write_setup(tmp_path), tmp_path / "state", lab_name("gone")
+    options = ("--name", name, "--state", state)
+
+    def calibrated(*arguments: Any, **more: Any) -> Calibrated:
+        found = calibrate(*arguments, **more)
+        assert finished(begin("down", *options)).returncode == 0  # after the last measurement
+        return found
+
+    monkeypatch.setattr("fedpace.lab.up.calibrate", calibrated)
+    done = lab("up", "--setup", setup, *TWO, "--paced", *options)
+    assert done.returncode == 2
+    assert "must stay while it is brought up, got taken down meanwhile" in done.stderr
+    assert nothing_left(name, state)
+
+
+@pytest.mark.slow
+def test_two_servers_do_not_run_into_one_folder(tmp_path: Path) -> None:
+    setup, runs = write_setup(tmp_path), tmp_path / "runs"
+    listen = ("--listen", f"127.0.0.1:{free_port()}", "--devices", "4", "--out", runs)
+    first = begin("run", setup, *RUN, *listen)  # waits for devices that never come
+    try:
+        wait_until(lambda: (runs / ".lock").exists() and bool((runs / ".lock").read_text()))
+        other = ("--listen", f"127.0.0.1:{free_port()}", "--devices", "4", "--out", runs)
+        done = lab("run", setup, *RUN, *other)
+        assert done.returncode == 2
+        assert f"of --out must not be in use, got one that 'process {first.pid}: " in done.stderr
+    finally:
+        first.kill()
+        first.communicate()
 
 
 def test_down_of_nothing_is_no_error(tmp_path: Path) -> None:

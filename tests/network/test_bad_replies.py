@@ -1,8 +1,11 @@
 """One device of seven sends what it should not; the others go on."""
 
 import json
+import socket
 import struct
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +15,11 @@ from fedpace.estimation.solve import Solve
 from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
 from fedpace.network.wire import encoded
+from fedpace.rounds.checkpoint import Checkpoint
 from fedpace.rounds.run import train
 from fedpace.rounds.schedules import inverse
 from fedpace.rounds.stopping import Stop
+from fedpace.rounds.training import Outcome
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
 from tests.network.fakes import Fake, honest
@@ -194,6 +199,29 @@ def test_counts_a_device_whose_training_fails(server: DeviceServer) -> None:
     assert devices.refusals == {(BAD, "failed"): 1}
 
 
+def test_a_device_cannot_forge_lines_of_the_log(
+    server: DeviceServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    forged = "x\nWARNING device-0: refused\x1b[2J"
+
+    def answer(header: dict[str, Any]) -> bytes:
+        if header["kind"] == "train":
+            return encoded("failed", task=header["task"], message=forged)
+        return honest(BAD, header)
+
+    devices = fleet(server, answer)
+    run(devices, 0)
+    with socket.create_connection(server.address) as stranger:
+        stranger.sendall(encoded("hello", name=forged))
+        assert stranger.recv(1)
+    with socket.create_connection(server.address) as other:
+        other.sendall(encoded("hello", name=f"device-{BAD}") + encoded(forged))
+        until(lambda: devices.refusals[BAD, "another round"])
+    assert "WARNING device-0" in caplog.text  # it is told, quoted
+    for record in caplog.records:
+        assert record.getMessage().isprintable(), record.getMessage()
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"loss": None}, {"loss": "0"}, {"correct": 3}, {"correct": -1}, {"held_out": 1.5}],
@@ -206,7 +234,7 @@ def test_refuses_a_bad_share_in_an_evaluation(
         return honest(BAD, header, **changes if header["kind"] == "evaluate" else {})
 
     devices = fleet(server, answer)
-    assert evaluated(devices) == (1.0, 0.5)
+    assert evaluated(devices)[:2] == (1.0, 0.5)
     assert devices.refusals == {(BAD, "evaluation"): 1}
 
 
@@ -253,7 +281,7 @@ def test_counts_what_is_held_out_as_it_is_where_devices_differ(server: DeviceSer
     # Device 6 holds out fifty times as many as the others, and less than it trains on.
     def large(header: dict[str, Any]) -> bytes:
         if header["kind"] == "job":
-            return honest(N - 1, header, samples=1000)
+            return honest(N - 1, header, samples=400)
         return honest(N - 1, header, held_out=100, correct=100)
 
     for client in range(N):
@@ -275,3 +303,93 @@ def test_says_that_a_model_has_diverged_when_most_devices_say_so(server: DeviceS
 
 def _without_loss(header: dict[str, Any]) -> dict[str, Any]:
     return {"loss": None} if header["kind"] == "evaluate" else {}
+
+
+def trained(devices: Devices, stop: Stop, journal: Checkpoint | None = None) -> Outcome:
+    return train(
+        devices,
+        Solve(SCHEMES["optimal-mean"], k=5, warm_up=2, refresh=2),
+        schedule=inverse(0.1),
+        stop=stop,
+        seeds=Seeds(0),
+        journal=journal,
+    )
+
+
+@pytest.mark.parametrize("norm", [1e-40, 1e-150, 1e308], ids=str)
+def test_one_gradient_norm_does_not_end_an_optimising_run(
+    server: DeviceServer, norm: float, tmp_path: Path
+) -> None:
+    def answer(header: dict[str, Any]) -> bytes:
+        return honest(BAD, header, **{"grad_norm": norm} if header["kind"] == "train" else {})
+
+    devices = fleet(server, answer)
+    for rounds in (4, 8):  # the second goes on from the checkpoint of the first
+        journal = Checkpoint(tmp_path / "checkpoint.npz", {})
+        outcome = trained(devices, Stop(rounds=rounds), journal)
+        assert outcome.state.ended == "rounds"
+        assert np.isfinite(outcome.design.largest_weight)
+    assert devices.refusals.keys() == {(BAD, "gradient norm bounded")}
+
+
+@pytest.mark.parametrize("samples", [2**52, 10**6])
+def test_a_first_sample_count_does_not_decide_a_run(server: DeviceServer, samples: int) -> None:
+    def answer(header: dict[str, Any]) -> bytes:
+        if header["kind"] == "job":
+            return honest(BAD, header, samples=samples)
+        return honest(BAD, header, loss=0.01)
+
+    devices = fleet(server, answer)
+    # Twelve of the others' means beside the six of them.
+    assert devices.weights[BAD] == pytest.approx(2 / 3)
+    outcome = trained(devices, Stop(loss=0.2, rounds=3))
+    assert outcome.state.ended == "rounds"
+    assert devices.refusals[BAD, "samples bounded"] == 1
+
+
+def test_the_operators_counts_are_those_that_count(server: DeviceServer) -> None:
+    port = server.address[1]
+    for client in range(N):
+        Fake(port, client)
+    devices = Devices(server, MODEL, Seeds(0), deadline=20.0, patience=20.0, grace=0.0, least=1)
+    given = {f"device-{client}": 10 * (client + 1) for client in OTHERS} | {"device-2": 7}
+    devices.prepare({}, given=given)
+    assert devices.samples == dict(sorted(given.items()))
+    until(lambda: devices.refusals[BAD, "samples"])  # it says 30
+    assert server.free == OTHERS
+
+
+def test_a_first_update_of_1e37_is_refused_also_after_a_restart(server: DeviceServer) -> None:
+    far = np.full(MODEL.size, 1e37, dtype=np.float32)
+
+    def answer(header: dict[str, Any]) -> bytes:
+        return honest(BAD, header, **{"floats": far} if header["kind"] == "train" else {})
+
+    devices = fleet(server, answer)
+    assert run(devices, 0).clients.tolist() == OTHERS
+    memory = json.loads(json.dumps(devices.memory))
+    again = Devices(server, MODEL, Seeds(0), deadline=20.0, patience=20.0, grace=0.0, least=N)
+    again.prepare({}, memory=memory)
+    assert run(again, 1, [BAD]).refused.tolist() == [BAD]  # it is alone in this round
+    assert devices.refusals == {(BAD, "update"): 2}
+
+
+def test_a_device_that_answers_at_once_counts_for_a_twentieth_of_the_usual_time(
+    server: DeviceServer,
+) -> None:
+    def slow(header: dict[str, Any], client: int) -> bytes:
+        if header["kind"] == "train":
+            time.sleep(0.4)
+        return honest(client, header)
+
+    for client in OTHERS:
+        Fake(server.address[1], client, lambda header, i=client: slow(header, i))  # type: ignore[misc]
+    Fake(server.address[1], BAD)
+    devices = Devices(server, MODEL, Seeds(0), deadline=20.0, patience=20.0, grace=0.0, least=N)
+    devices.prepare({})
+    reply = run(devices, 0)
+    assert reply.seconds[BAD] >= 0.4 / 20
+    assert devices.refusals == {(BAD, "time bounded"): 1}
+    assert reply.lasted >= 0.4
+    alone = run(devices, 1, [BAD])
+    assert alone.lasted < alone.seconds[0]  # the clock goes on as it does

@@ -1,13 +1,18 @@
 import contextlib
+import os
 import ssl
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from fedpace.errors import InputError
+from fedpace.files import held
 from fedpace.network.certs import make_certificates
 from fedpace.network.tls import certified_name, client_context, server_context
+from tests.cli.calling import command
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> str | None:
@@ -112,7 +117,10 @@ def test_keys_are_for_their_owner_only(folder: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("name", ["ca", "server", "../device", "", "a b", "a" * 64])
+@pytest.mark.parametrize(
+    "name",
+    ["ca", "CA", "server", "ca-key", "kitchen-key", "Attic-KEY", "../device", "", "a b", "a" * 64],
+)
 def test_refuses_names_that_would_be_other_files(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match="--devices must be names"):
         make_certificates(tmp_path, [name], ["10.1.2.1"])
@@ -122,3 +130,49 @@ def test_an_authority_without_its_key_is_said(folder: Path, tmp_path: Path) -> N
     (tmp_path / "ca.pem").write_bytes((folder / "ca.pem").read_bytes())
     with pytest.raises(InputError, match="cannot be read as the authority's key"):
         make_certificates(tmp_path, ["device-00"], ["10.1.2.1"])
+
+
+def test_a_key_is_not_overwritten_by_a_certificate_nor_the_other_way_round(tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["device-00"], ["10.1.2.1"])
+    key, certificate = tmp_path / "ca-key.pem", tmp_path / "ca.pem"
+    before = key.read_bytes()
+    (tmp_path / "attic.pem").write_bytes(before)  # somebody keeps a key under this name
+    with pytest.raises(InputError, match=r"attic.pem: holds a key, which is not overwritten"):
+        make_certificates(tmp_path, ["attic"], ["10.1.2.1"])
+    (tmp_path / "attic.pem").unlink()
+    (tmp_path / "attic-key.pem").write_bytes(certificate.read_bytes())
+    with pytest.raises(InputError, match=r"attic-key.pem: holds a certificate, which is not"):
+        make_certificates(tmp_path, ["attic"], ["10.1.2.1"])
+    assert not (tmp_path / "attic.pem").exists()
+    assert key.read_bytes() == before
+
+
+def test_of_two_at_once_one_makes_all_and_the_other_says_who_does(tmp_path: Path) -> None:
+    folder = tmp_path / "certs"
+    commands = [command("lab", "certs", "--out", folder, "--devices", n, "--server", "10.1.2.1")
+                for n in ("100", "a,b")] * 2  # fmt: skip
+    both = [
+        subprocess.Popen(each, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        for each in commands
+    ]
+    said = [each.communicate()[1] for each in both]
+    codes = [each.returncode for each in both]
+    assert 0 in codes
+    for code, text in zip(codes, said, strict=True):
+        assert code == 0 or "must not be in use, got one that " in text
+    authority = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
+    for path in folder.glob("*.pem"):
+        if not path.stem.endswith("-key"):
+            signed = x509.load_pem_x509_certificate(path.read_bytes())
+            signed.verify_directly_issued_by(authority)
+
+
+def test_says_who_holds_a_folder(tmp_path: Path) -> None:
+    with (
+        held(tmp_path / ".lock", "this"),
+        pytest.raises(
+            InputError, match=rf"must not be in use, got one that 'process {os.getpid()}"
+        ),
+    ):
+        make_certificates(tmp_path, ["device-00"], ["10.1.2.1"])
+    assert make_certificates(tmp_path, ["device-00"], ["10.1.2.1"])

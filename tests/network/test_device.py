@@ -1,6 +1,7 @@
 """A device on its own."""
 
 import asyncio
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from fedpace.errors import InputError
 from fedpace.network.device import Device, serve
 from fedpace.network.device_server import DeviceServer
 from fedpace.network.trainer import Trainer
+from fedpace.network.wire import encoded
 from tests.network.fleet import NAMES, free_port, prepared, trainer
 
 
@@ -42,6 +44,23 @@ def test_keeps_its_trainer_when_the_same_job_comes_again() -> None:
             server.close(goodbye=goodbye)
         done.result()
     assert len(jobs) == 1
+
+
+@pytest.mark.parametrize("size", ["many", None, 2**40, -1, 2.5, True, [1]], ids=str)
+def test_goes_on_when_a_server_sends_a_size_that_is_none(size: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(serve, "127.0.0.1", port, NAMES[0], lambda _: trainer(0))
+            line, _ = server.accept()
+            with line:
+                line.sendall(encoded("welcome") + encoded("job", task=-1, job={}, size=size))
+                while line.recv(1000):  # until the device hangs up
+                    pass
+            again, _ = server.accept()  # and comes back, for a server that makes sense
+            with again:
+                again.sendall(encoded("goodbye"))
+                done.result(timeout=30)
 
 
 def test_imports_neither_scipy_nor_dask() -> None:

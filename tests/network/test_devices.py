@@ -67,7 +67,7 @@ def test_keeps_the_rules_of_a_backend(server: DeviceServer) -> None:
 
 def test_measures_seconds_and_bytes_of_each_reply(server: DeviceServer) -> None:
     for client in range(N):
-        device(server.address[1], client, 0.2 if client else 0.0)
+        device(server.address[1], client, 0.2 if client else 0.02)
     devices = prepared(server, least=N)
     reply = run(devices, 0)
     assert (reply.seconds[1:] >= 0.2).all()

@@ -1,5 +1,6 @@
 """Who has no certificate, another authority's, or one of another name, gets nothing."""
 
+import contextlib
 import shutil
 import socket
 import ssl
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from fedpace.errors import InputError
+from fedpace.network.authority import new_certificate, read_authority
 from fedpace.network.certs import make_certificates
 from fedpace.network.device import serve
 from fedpace.network.device_server import DeviceServer
@@ -148,3 +150,46 @@ def test_names_the_certificate_that_is_missing_or_broken(ours: Path, tmp_path: P
     shutil.copy(ours / "device-1-key.pem", mixed / "device-0-key.pem")
     with pytest.raises(InputError, match="certificates of 'device-0' cannot be used"):
         client_context(mixed, "device-0")
+
+
+def test_says_why_a_certificate_is_refused(
+    server: DeviceServer, ours: Path, theirs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tls = client_context(theirs, NAMES[0])
+    tls.load_verify_locations(ours / "ca.pem")
+    for _ in range(2):
+        with pytest.raises(InputError):
+            serve(*server.address, NAMES[0], never, tls=tls)
+    said = [each.getMessage() for each in caplog.records if "is refused" in each.getMessage()]
+    assert len(said) == 1  # of many that are alike the first is told
+    assert said[0].startswith("a connection is refused, 1 so far: self-signed certificate")
+
+
+def test_says_that_a_certificate_has_expired(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_certificates(tmp_path, NAMES, ["127.0.0.1"])
+    authority = read_authority(*((tmp_path / f"ca{end}.pem").read_bytes() for end in ("", "-key")))
+    expired = new_certificate(NAMES[0], [], authority, days=-1)  # valid until yesterday
+    for end, contents in zip(("", "-key"), expired.pem(), strict=True):
+        (tmp_path / f"{NAMES[0]}{end}.pem").write_bytes(contents)
+    with (
+        DeviceServer(NAMES, tls=server_context(tmp_path)) as server,
+        pytest.raises(InputError, match="certificates must be accepted by both sides"),
+    ):
+        serve(*server.address, NAMES[0], never, tls=client_context(tmp_path, NAMES[0]))
+    assert "a connection is refused, 1 so far: certificate has expired" in caplog.text
+
+
+def test_says_that_two_processes_use_one_certificate(
+    server: DeviceServer, ours: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tls = client_context(ours, NAMES[0])
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            plain = stack.enter_context(socket.create_connection(server.address))
+            line = stack.enter_context(tls.wrap_socket(plain, server_hostname="127.0.0.1"))
+            line.sendall(encoded("hello", name=NAMES[0]))
+            assert line.recv(1)  # is let in
+    assert server.refusals == {(0, "two at once"): 1}
+    assert "do two processes use its name?" in caplog.text

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from fedpace.remote.roster import Roster
 
@@ -27,3 +28,20 @@ def test_weights_follow_the_counts_and_the_unknown_get_their_mean() -> None:
     np.testing.assert_array_equal(Roster("abcd").weights, np.full(4, 0.25))
     weights = Roster("abcd", {"a": 10, "d": 30}).weights
     np.testing.assert_allclose(weights, [1 / 8, 1 / 4, 1 / 4, 3 / 8])
+
+
+def test_a_count_far_beyond_the_others_weighs_for_twelve_times_their_mean() -> None:
+    honest = {f"device-{i}": 100 + i for i in range(5)}
+    roster = Roster(samples=honest | {"liar": 2**52, "other liar": 2**50})
+    counts = roster.counts
+    assert counts[5] == pytest.approx(12 * (sum(honest.values()) + counts[6]) / 6)
+    assert counts[6] == pytest.approx(12 * 102)
+    assert roster.count(5) == 2**52  # what it said is kept, to see whether it stays with it
+
+
+def test_counts_that_the_operator_gives_are_neither_bounded_nor_learned() -> None:
+    given = {"hospital": 10**6}
+    roster = Roster(["a", "b", "c"], {"a": 10, "b": 12, "c": 11}, given=given)
+    hospital = roster.number("hospital")
+    assert not roster.learn(hospital, 5)
+    assert roster.counts[hospital] == 10**6

@@ -1,12 +1,13 @@
 """What clients send is checked at the border."""
 
+import json
 import math
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedpace.remote.screening import BadReplyError, Border
+from fedpace.remote.screening import BadReplyError, Border, Said
 
 FINE = np.array([3.0, 4.0])
 
@@ -137,3 +138,86 @@ def test_refuses_what_is_no_time(value: object) -> None:
 
 def test_takes_a_time() -> None:
     assert Border().seconds(1.5) == 1.5
+
+
+@pytest.mark.parametrize("value", [1e-40, 1e-150, 0.0, 1e-320])
+def test_a_modest_gradient_norm_counts_for_a_hundredth_of_the_others(value: float) -> None:
+    border = used()
+    assert border.grad_norm(0, value) == pytest.approx(0.02)
+    assert border.grad_norm(1, 1.5) == 1.5  # and does not lower what is usual
+
+
+@pytest.mark.parametrize("value", [1e-40, 1e308])
+@pytest.mark.parametrize("liar", [0, 1, 2])
+def test_of_three_one_is_held_to_what_the_others_say(value: float, liar: int) -> None:
+    border, said = Border(), [value if client == liar else 2.0 for client in range(3)]
+    border.meet(Said(client, grad_norm=each) for client, each in enumerate(said))
+    norms = [border.grad_norm(client, each) for client, each in enumerate(said)]
+    assert [norm for client, norm in enumerate(norms) if client != liar] == [2.0, 2.0]
+    assert norms[liar] in (pytest.approx(0.02), pytest.approx(20.0))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_first_update_is_judged_by_the_others_of_its_round(first: bool) -> None:
+    border, far = Border(), FINE * 1e37
+    updates = {0: far, 1: FINE, 2: FINE} if first else {0: FINE, 1: FINE, 2: far}
+    border.meet(Said(client, update) for client, update in updates.items())
+    for client, update in updates.items():
+        if update is far:
+            with pytest.raises(BadReplyError, match="far longer than usual"):
+                border.update(client, update, length=2)
+        else:
+            border.update(client, update, length=2)
+
+
+def test_an_update_of_next_to_nothing_does_not_shut_the_others_out() -> None:
+    border = Border()
+    for _ in range(4):
+        updates = {0: FINE * 1e-30, 1: FINE, 2: FINE}
+        border.meet(Said(client, update) for client, update in updates.items())
+        for client, update in updates.items():
+            border.update(client, update, length=2)
+
+
+def test_whoever_answers_without_work_is_not_taken_for_fast_without_end() -> None:
+    border = Border()
+    border.meet(Said(client, seconds=2.0) for client in range(1, 7))
+    assert border.took(0, 1e-3) == pytest.approx(0.1)
+    assert border.took(0, 0.5) == 0.5
+    assert border.took(3, 40.0) == 40.0
+
+
+def test_a_refused_reply_leaves_nothing_behind() -> None:
+    border = used()
+    before = border.memory
+    border.meet([Said(7, FINE * 1e9, 1e300, 1e300, 1e300)])
+    border.forget(7)
+    assert border.memory == before
+
+
+def test_a_border_made_with_the_memory_of_another_knows_as_much() -> None:
+    border = used()
+    for client in range(6):
+        border.loss(client, 2.0)
+        border.took(client, 1.0)
+    again = Border(json.loads(json.dumps(border.memory)))
+    assert again.memory == border.memory
+    with pytest.raises(BadReplyError, match="far longer"):
+        again.update(0, FINE * 1e37, length=2)
+    assert again.grad_norm(0, 1e30) == 20.0
+    assert again.loss(0, -1e9) == pytest.approx(0.2)
+    assert again.took(0, 0.0) == pytest.approx(0.05)
+
+
+def test_a_norm_is_believed_as_far_as_the_update_bears_it_out() -> None:
+    border = Border()
+    for client in range(6):
+        border.meet([Said(client, FINE, 2.0)])
+        assert border.grad_norm(client, 2.0, 5.0) == 2.0
+    assert border.grad_norm(0, 15.0, 5.0) == pytest.approx(8.0)  # four times the usual 0.4 · 5
+    assert border.grad_norm(1, 2.0, 0.0) == pytest.approx(0.02)  # sent nothing
+    assert border.grad_norm(2, 3.0, 2.5) == 3.0
+
+
+def test_norms_without_an_update_are_judged_by_themselves_alone() -> None:
+    assert used().grad_norm(0, 19.0) == 19.0

@@ -9,16 +9,20 @@ import shutil
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedpace.errors import MissingExtraError
 from fedpace.report.page import page
+from fedpace.report.pictures import write_figures
 from fedpace.report.setups import setups_of, without_sweeps
-from fedpace.report.study_tables import csv_text
+from fedpace.report.study_tables import csv_text, markdown
 from fedpace.report.summary import Summary, summarise
+from fedpace.rounds.rows import History
 from fedpace.studies.store import Store
 from fedpace.studies.study import Study
 
@@ -132,6 +136,51 @@ def test_a_scheme_of_your_own_cannot_break_the_page(tmp_path: Path) -> None:
     made = page(summaries, [], runs_in=tmp_path, files_in=tmp_path)
     assert "<i>" not in made
     assert f'data-scheme="{html.escape(name)}"' in made
+
+
+EVIL = "<img src=x onerror=\"document.title='forged'\">"
+
+
+def crafted(folder: Path) -> list[Summary]:
+    """Return what a crafted run file says: elements of HTML wherever a text can be."""
+    study = small_study(folder, f"title={EVIL}")
+    lines = [START, ("train", 1, 3.0, 1.7, 0.5), ("train", 2, 4.0, 1.6, 0.5)]
+    runs = [made_run(study, name, 0, lines, version=EVIL) for name in (EVIL, "=1+1", "uniform")]
+    drawn: dict[str, Any] = {
+        "clients": np.array([0]),
+        "client_seconds": np.ones(1),
+        "grad_norms": np.ones(1),
+    }
+    rows = [[row._replace(why=EVIL, weights=np.ones(1), **drawn) for row in run.history.rows]
+            for run in runs]  # fmt: skip
+    runs = [replace(run, history=History(each)) for run, each in zip(runs, rows, strict=True)]
+    return [summarise(setup) for setup in setups_of(runs)]
+
+
+def test_a_crafted_run_file_adds_no_element_and_no_formula(tmp_path: Path) -> None:
+    summaries = crafted(tmp_path)
+    text = page(summaries, [], runs_in=tmp_path, files_in=tmp_path)
+    assert "onerror=" in text  # it is shown
+    assert "<img" not in text
+    assert "<img" not in markdown(summaries)
+    lines = list(csv.DictReader(io.StringIO(csv_text(summaries))))
+    assert "'=1+1" in [line["scheme"] for line in lines]
+    for path in write_figures(summaries, [], tmp_path):
+        assert re.fullmatch(r"[A-Za-z0-9.-]+", path.name)
+
+
+def test_no_script_is_run_but_the_pages_own(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    text = page(crafted(tmp_path), [], runs_in=tmp_path, files_in=tmp_path)
+    assert "unsafe-inline" not in text.partition("script-src")[2].partition(";")[0]
+    # As if some place had been forgotten.
+    forgotten = f"{EVIL}<script>document.title = 'forged'</script></main>"
+    path.write_text(text.replace("</main>", forgotten), encoding="utf-8")
+    browser.get_log("browser")
+    browser.get(path.as_uri())
+    assert browser.title == "fedpace: time to target"
+    assert browser.find_elements("css selector", ".plot .main-svg")  # its own are
+    assert "Content Security Policy" in str(browser.get_log("browser"))
 
 
 def test_a_run_that_diverged_is_drawn_as_far_as_it_goes(tmp_path: Path) -> None:

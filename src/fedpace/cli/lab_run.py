@@ -19,6 +19,7 @@ from fedpace.checks import positive_count
 from fedpace.cli import options, output
 from fedpace.errors import InputError
 from fedpace.estimation.policy import named
+from fedpace.rounds.limits import LARGEST_SHARE, checked_share
 
 if TYPE_CHECKING:
     from fedpace.network.measure import RunProgress
@@ -48,6 +49,13 @@ LISTEN = typer.Option(
 )
 DEVICES = typer.Option(help="With --listen: number of devices, or names separated by commas.")
 CERTS = typer.Option(help="With --listen: directory with ca.pem, server.pem, server-key.pem.")
+SAMPLES = typer.Option(
+    "--samples-file",
+    help="CSV file with the columns name and samples: how many samples devices have. What they "
+    "say themselves then does not count.",
+    show_default="as devices say, bounded",
+)
+SHARE = options.checked("Largest share of the rounds that one device may be in.", checked_share)
 GOODBYE = typer.Option("--goodbye", help="End the programs of the devices when all runs are done.")
 
 
@@ -67,12 +75,15 @@ def lab_run_command(
     listen: Annotated[str | None, LISTEN] = None,
     devices: Annotated[str | None, DEVICES] = None,
     certs: Annotated[Path | None, CERTS] = None,
+    samples_file: Annotated[Path | None, SAMPLES] = None,
+    largest_share: Annotated[float, SHARE] = LARGEST_SHARE,
     goodbye: Annotated[bool, GOODBYE] = False,
 ) -> None:
     """Run a study on devices, and measure it. Interrupted, the same command continues."""
     options.need_lab()
     from fedpace.network.device_server import DeviceServer
-    from fedpace.network.measure import Waiting, jobs_of, run_on_devices, write_times
+    from fedpace.network.measure import Trust, Waiting, jobs_of, run_on_devices, write_times
+    from fedpace.network.samples_file import read_samples
     from fedpace.network.tls import server_context
     from fedpace.studies.record import write_record
 
@@ -85,6 +96,7 @@ def lab_run_command(
     if least is not None and least > len(place.devices):
         raise InputError(f"--least must be at most {len(place.devices)}, got {least}; lower it")
     jobs = jobs_of(study, names, numbers)
+    trust = Trust({} if samples_file is None else read_samples(samples_file), largest_share)
     write_record(out, study, names, numbers)
     tls = None if place.certs is None else server_context(place.certs)
     server = DeviceServer(place.devices, host=place.host, port=place.port, tls=tls)
@@ -92,7 +104,9 @@ def lab_run_command(
     try:
         with output.interruptible(out, study, jobs), _shown(study) as (progress, tell):
             waiting = Waiting(least, patience)
-            run_on_devices(study, jobs, out, server, waiting=waiting, progress=progress, say=tell)
+            run_on_devices(
+                study, jobs, out, server, waiting=waiting, trust=trust, progress=progress, say=tell
+            )
         done = True
     finally:
         server.close(goodbye=goodbye and done)  # the same command may go on with the devices

@@ -39,7 +39,7 @@ def report_command(
     from fedpace.report.setups import setups_of, without_sweeps
     from fedpace.report.study_tables import terminal_table
     from fedpace.report.summary import summarise
-    from fedpace.report.tables import print_tables
+    from fedpace.report.tables import print_tables, printable
 
     setups, sweeps = without_sweeps(setups_of(stored_runs(directory)))
     out = made_folder(out or directory, "--out")
@@ -48,7 +48,7 @@ def report_command(
     for summary in summaries:
         print_tables(terminal_table(summary))
         said = [*measured_line(summary.setup), *sustained_note(summary), *missed(summary)]
-        print(CAPTION, *said, sep="\n", end="\n\n")
+        print(CAPTION, *map(printable, said), sep="\n", end="\n\n")
     console = Console(stderr=True)
     with console.status("drawing …") if console.is_terminal else nullcontext():
         figures = list(write_figures(summaries, sweeps, made_folder(out / FIGURES, "--out")))

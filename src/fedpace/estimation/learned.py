@@ -15,6 +15,9 @@ from fedpace.rounds.sampler import Known
 
 # How much the latest time counts: old ones are forgotten after some ten rounds.
 LATEST = 0.2
+# Times the largest that a norm counts for at least, and norms whose squares are within float64:
+# whatever was reported, or is in the checkpoint of a run, no estimate may fail.
+LEAST_PART, LARGEST_REPORT = 1e-9, 1e100
 # Not knowing a client is a reason to look, not to look away: one that was never drawn counts as
 # one of the more instructive tenth, and of the faster tenth.
 LARGE_NORM, SHORT_TIME = 0.9, 0.1
@@ -67,7 +70,8 @@ def learn(learned: Learned, row: Row) -> Learned:
 def _add_norms(learned: Learned, row: Row) -> None:
     fine = np.isfinite(row.grad_norms)
     clients = row.clients[fine]
-    np.add.at(learned["squares"], clients, row.grad_norms[fine] ** 2)
+    squares = np.minimum(row.grad_norms[fine], LARGEST_REPORT) ** 2
+    np.add.at(learned["squares"], clients, squares)
     np.add.at(learned["reports"], clients, 1)
 
 
@@ -98,8 +102,18 @@ def estimated_grad_norms(learned: Learned, n: int) -> FloatArray:
     norms: FloatArray = np.sqrt(every["squares"] / np.maximum(every["reports"], 1))
     known = every["reports"] > 0
     if known.any():
-        norms[known] = np.minimum(norms[known], LARGEST_NORM * np.median(norms[known]))
+        norms[known] = _within_reach(norms[known])
     return _filled(norms, known, LARGE_NORM)
+
+
+def _within_reach(norms: FloatArray) -> FloatArray:
+    """Cut norms to ten times their median, and to what can be computed with."""
+    norms = np.minimum(norms, LARGEST_REPORT)  # a checkpoint may hold more
+    norms = np.minimum(norms, LARGEST_NORM * np.median(norms))
+    largest = float(norms.max())
+    if not largest > 1 / LARGEST_REPORT:
+        return np.ones_like(norms) if largest > 0 else norms
+    return np.where(norms > 0, np.maximum(norms, LEAST_PART * largest), norms)
 
 
 def estimated_times(learned: Learned, n: int) -> FloatArray:

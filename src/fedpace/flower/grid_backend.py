@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -22,6 +22,7 @@ from fedpace.flower.reading import Given, Reader
 from fedpace.flower.records import Layout, mean_metrics, metric_named, size_of
 from fedpace.remote.replies import as_reply
 from fedpace.remote.roster import Roster
+from fedpace.remote.screening import Border
 from fedpace.rounds.backend import Evaluation, Reply, Task
 from fedpace.times.round_times import Presence
 
@@ -65,18 +66,31 @@ class GridBackend:
         What to train.
     roster : Roster
         The clients known before.
+    memory : dict, optional
+        The `memory` of the same run before a restart.
     """
 
     usual_times = None  # measured
 
     def __init__(
-        self, grid: Grid, strategy: AdaptiveSampling, training: Training, roster: Roster
+        self,
+        grid: Grid,
+        strategy: AdaptiveSampling,
+        training: Training,
+        roster: Roster,
+        memory: Mapping[str, Any] | None = None,
     ) -> None:
         self.strategy, self.training = strategy, training
         self.mail, self.nodes = Mail(grid, strategy.clock), Nodes(roster)
         self.census = Census(self.mail, self.nodes, strategy)
         self.layout = Layout.of(training.initial)
-        self._reader = Reader(self.nodes, self.layout, strategy.keys.samples, strategy.local_steps)
+        self._reader = Reader(
+            self.nodes,
+            self.layout,
+            strategy.keys.samples,
+            strategy.local_steps,
+            border=Border(memory),
+        )
         self.round = 0
         self.task: Task | None = None  # that the strategy is making messages for
         self.metrics: MetricRecord | None = None  # of the latest replies, averaged
@@ -87,6 +101,16 @@ class GridBackend:
         self._unsent: list[int] = []
         self._since = 0.0  # when the run's clock was last read
         self._by_hand: _ByHand | None = None
+
+    @property
+    def largest_share(self) -> float:
+        """Of the rounds that one client may be in."""
+        return self.strategy.largest_share
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What is usual in replies, as JSON values."""
+        return self._reader.border.memory
 
     @property
     def weights(self) -> FloatArray:

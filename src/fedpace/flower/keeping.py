@@ -1,32 +1,58 @@
 """What is kept of a run: its checkpoint, and the finished run for a report."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from fedpace.estimation.policy import Pilots
+from fedpace.files import held
 from fedpace.flower.records import Layout
 from fedpace.flower.settings import Settings
 from fedpace.remote.roster import Roster
 from fedpace.rounds.checkpoint import Checkpoint
-from fedpace.rounds.rows import Row
-from fedpace.rounds.state import State
 from fedpace.rounds.training import Outcome
+
+if TYPE_CHECKING:
+    from fedpace.flower.grid_backend import GridBackend
+
+# What is usual in replies is kept under this name.
+SCREEN = "screen"
 
 
 class FleetCheckpoint(Checkpoint):
-    """A checkpoint that also keeps who is who."""
+    """A checkpoint that also keeps who is who, and what is usual in replies."""
 
-    def __init__(self, path: Path, about: dict[str, Any]) -> None:
+    def __init__(
+        self, path: Path, about: dict[str, Any], given: Mapping[str, int] | None = None
+    ) -> None:
         super().__init__(path, about)
-        self.roster = Roster(**self.notes)
+        known = {name: self.notes[name] for name in ("names", "samples") if name in self.notes}
+        self.roster = Roster(**known, given=given)
+        self.live = {
+            "names": lambda: self.roster.names,
+            "samples": lambda: self.roster.samples,
+        }
 
-    def record(self, state: State, row: Row, rng: np.random.Generator) -> None:
-        """Write the round to the disk, with names and sample counts."""
-        self.notes = {"names": self.roster.names, "samples": self.roster.samples}
-        super().record(state, row, rng)
+    def keep(self, backend: GridBackend) -> None:
+        """Keep what a backend learns of replies, from the next round on."""
+        self.live[SCREEN] = lambda: backend.memory
+
+    @property
+    def memory(self) -> dict[str, Any] | None:
+        """What was usual in replies."""
+        return self.notes.get(SCREEN)
+
+
+def alone_with(checkpoint: str | Path | None) -> AbstractContextManager[None]:
+    """Hold the place of a checkpoint; a second server that wants it is told who has it."""
+    if checkpoint is None:
+        return nullcontext()
+    path = Path(checkpoint)
+    return held(path.with_name(f".{path.name}.lock"), f"checkpoint {path}")
 
 
 def checkpoint_of(settings: Settings, layout: Layout) -> FleetCheckpoint | None:
@@ -34,7 +60,8 @@ def checkpoint_of(settings: Settings, layout: Layout) -> FleetCheckpoint | None:
     if settings.checkpoint is None:
         return None
     arrays = [[*each] for each in zip(layout.names, layout.shapes, strict=True)]
-    return FleetCheckpoint(Path(settings.checkpoint), settings.about() | {"arrays": arrays})
+    about = settings.about() | {"arrays": arrays}
+    return FleetCheckpoint(Path(settings.checkpoint), about, settings.given)
 
 
 def stored(out: Path, settings: Settings, outcome: Outcome, *, rounds: int, clients: int) -> Path:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Message
@@ -17,7 +18,7 @@ from fedpace.flower.exchange import Arrival
 from fedpace.flower.nodes import Nodes
 from fedpace.flower.records import Layout, arrays_of, metrics_of, size_of
 from fedpace.remote.replies import Accepted
-from fedpace.remote.screening import BadReplyError, Border
+from fedpace.remote.screening import BadReplyError, Border, Said
 
 log = logging.getLogger("flwr")
 
@@ -28,6 +29,16 @@ class Given(NamedTuple):
     sent: FloatArray
     learning_rate: float | None
     bytes_down: int
+
+
+class _Opened(NamedTuple):
+    """A reply whose arrays and metrics could be read."""
+
+    arrival: Arrival
+    given: Given
+    metrics: dict[str, Any]
+    update: FloatArray
+    said: Said
 
 
 @dataclass
@@ -45,39 +56,72 @@ class Reader:
     def read_all(
         self, arrivals: Iterable[tuple[Arrival, Given]]
     ) -> tuple[list[Accepted], list[Message], list[int]]:
-        """Return what can be used, the messages it was in, and whose reply is refused."""
-        accepted, used, refused = [], [], []
+        """Return what can be used, the messages it was in, and whose reply is refused.
+
+        All are opened before any is judged: what is usual may be known from the others only.
+        """
+        accepted: list[Accepted] = []
+        used: list[Message] = []
+        refused: list[int] = []
+        opened: list[_Opened] = []
         for arrival, given in arrivals:
-            client = self.nodes.client(arrival.node)
-            try:
-                accepted.append(self._accepted(client, arrival, given))
-                used.append(arrival.message)
-            except BadReplyError as error:
-                if not arrival.message.has_error():
-                    refused.append(client)
-                name = self.nodes.roster.names[client]
-                log.warning("fedpace: client %d (%s) is left out: %s", client, name, error)
+            with self._left_out(arrival, refused):
+                opened.append(self._open(arrival, given))
+        self.border.meet(each.said for each in opened)
+        for each in opened:
+            with self._left_out(each.arrival, refused):
+                accepted.append(self._accepted(each))
+                used.append(each.arrival.message)
         return accepted, used, refused
 
-    def _accepted(self, client: int, arrival: Arrival, given: Given) -> Accepted:
-        """Return what a client's reply says, or raise BadReplyError."""
+    @contextmanager
+    def _left_out(self, arrival: Arrival, refused: list[int]) -> Iterator[None]:
+        """Take whatever is wrong with a reply for a missing one: a client shall not end a run."""
+        client = self.nodes.client(arrival.node)
+        try:
+            yield
+        except Exception as error:
+            self.border.forget(client)
+            if not arrival.message.has_error():
+                refused.append(client)
+            name, known = self.nodes.roster.names[client], isinstance(error, BadReplyError)
+            why = str(error) if known else f"{type(error).__name__}: {error!s:.200}"
+            # Quoted: a client that says lines of its own shall not forge a log.
+            log.warning("fedpace: client %d (%s) is left out: %r", client, name, why)
+
+    def _open(self, arrival: Arrival, given: Given) -> _Opened:
+        """Return what a reply holds, or raise."""
         message, layout = arrival.message, self.layout
         if message.has_error():
             raise BadReplyError(f"error {message.error.code}: {message.error.reason!s:.200}")
         metrics = metrics_of(message)
+        update = layout.vector(arrays_of(message)) - given.sent
+        said = Said(
+            self.nodes.client(arrival.node),
+            # Counters are no part of what is judged: they grow alike for everyone.
+            update[layout.floats],
+            metrics.get(GRAD_NORM),
+            metrics.get(LOSS),
+            arrival.seconds,
+        )
+        return _Opened(arrival, given, metrics, update, said)
+
+    def _accepted(self, opened: _Opened) -> Accepted:
+        """Return what a client's reply says, or raise."""
+        arrival, given, metrics, update, said = opened
+        client, layout = said.client, self.layout
         samples = self._samples(metrics.get(self.samples_key))
         loss = self.border.loss(client, metrics[LOSS]) if LOSS in metrics else math.nan
         computing = self.border.seconds(metrics[COMPUTING]) if COMPUTING in metrics else math.nan
-        update = layout.vector(arrays_of(message)) - given.sent
-        # Counters are no part of what is judged: they grow alike for everyone.
         self.border.update(client, update[layout.floats], length=int(layout.floats.sum()))
         if not np.isfinite(update).all():
             raise BadReplyError("the update is not finite")
         norm = self._grad_norm(client, metrics, update[layout.trained], given.learning_rate)
+        sizes = (given.bytes_down, size_of(arrival.message))
+        seconds = self.border.took(client, arrival.seconds)
         if samples is not None:
             self.nodes.roster.learn(client, samples)
-        sizes = (given.bytes_down, size_of(message))
-        return Accepted(client, update, arrival.seconds, norm, loss, computing, *sizes)
+        return Accepted(client, update, seconds, norm, loss, computing, *sizes)
 
     def _samples(self, value: object) -> int | None:
         if value is None:
@@ -97,11 +141,11 @@ class Reader:
         Norms of different kinds are not mixed: once a client has reported one, an update whose
         steps and rate are not known tells nothing.
         """
+        length = float(np.linalg.norm(update))
         if GRAD_NORM in metrics:
-            norm = self.border.grad_norm(client, metrics[GRAD_NORM])
+            norm = self.border.grad_norm(client, metrics[GRAD_NORM], length)
             self._reported = True
             return norm
-        length = float(np.linalg.norm(update))
         steps = metrics.get(STEPS, self.local_steps)
         if steps is not None and rate is not None and rate > 0:
             self._say(
@@ -130,7 +174,7 @@ def without_failures(replies: Iterable[Message]) -> list[Message]:
     failed = [reply.error for reply in replies if reply.has_error()]
     if failed:
         log.warning(
-            "fedpace: %d of %d evaluations failed, the first with error %d: %.200s",
+            "fedpace: %d of %d evaluations failed, the first with error %d: %.200r",
             len(failed), len(replies), failed[0].code, failed[0].reason,
         )  # fmt: skip
     return [reply for reply in replies if not reply.has_error()]

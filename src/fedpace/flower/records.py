@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import median_low
 from typing import Any, Self
 
 import numpy as np
@@ -11,12 +12,14 @@ from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
-from fedpace.remote.screening import BadReplyError
+from fedpace.remote.screening import FEWEST_OTHERS, WIDEST_LOSS, BadReplyError
 
 # What a saved array holds besides its numbers: type and shape in words.
 LONGEST_HEADER = 4096
-# Whatever the bytes of an array that is none may raise.
-UNREADABLE = (ValueError, TypeError, OSError, EOFError, MemoryError, OverflowError, SyntaxError)
+# Times the median that a count of examples weighs for at most in a mean of metrics.
+MOST_EXAMPLES = 10.0
+# The largest value of a metric in percent.
+WHOLE = 100.0
 # What PyTorch calls the arrays that its layers keep beside their parameters.
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -91,15 +94,15 @@ class Layout:
 def _part(name: str, array: Array, shape: tuple[int, ...], kind: np.dtype[Any]) -> FloatArray:
     # Looked at before it is opened: a few bytes can claim to be an array of any size.
     if not 0 <= len(array.data) - int(np.prod(shape)) <= 16 * np.prod(shape) + LONGEST_HEADER:
-        raise BadReplyError(f"array '{name}' has {len(array.data)} bytes, too many or too few")
+        raise BadReplyError(f"array {name!r:.80} has {len(array.data)} bytes, too many or too few")
     try:
         value = array.numpy()
-    except UNREADABLE as error:
-        raise BadReplyError(f"array '{name}' cannot be read: {error!s:.80}") from None
+    except Exception as error:  # what the bytes of an array that is none raise is NumPy's affair
+        raise BadReplyError(f"array {name!r:.80} cannot be read: {error!s:.80}") from None
     if value.shape != shape:
-        raise BadReplyError(f"array '{name}' has shape {value.shape}, not {shape}")
+        raise BadReplyError(f"array {name!r:.80} has shape {value.shape}, not {shape}")
     if value.dtype.kind not in ("f" if kind.kind == "f" else "fiub"):
-        raise BadReplyError(f"array '{name}' has type {value.dtype}, not {kind}")
+        raise BadReplyError(f"array {name!r:.80} has type {value.dtype}, not {kind}")
     return value.astype(np.float64).ravel()
 
 
@@ -134,21 +137,56 @@ def size_of(message: Message) -> int:
     return sum(record.count_bytes() for record in message.content.values())
 
 
-def mean_metrics(replies: Iterable[Message], weighted_by: str) -> MetricRecord | None:
+def mean_metrics(
+    replies: Iterable[Message], weighted_by: str, *, judged: bool = False
+) -> MetricRecord | None:
     """Return the mean of every metric that all replies have, weighted as Flower's FedAvg does.
 
-    A reply without a weight counts as one sample; None without replies.
+    A reply without a weight counts as one sample; None without replies. No count weighs for more
+    than ten times the median. With `judged`, one reply alone moves no mean far: see `_judged`.
     """
     metrics = [metrics_of(reply) for reply in replies]
     if not metrics:
         return None
     weights = np.array([_weight(each.get(weighted_by)) for each in metrics])
+    weights = np.minimum(weights, MOST_EXAMPLES * median_low(weights.tolist()))
     mean = MetricRecord()
     for name in metrics[0]:
         values = [each.get(name) for each in metrics]
         if name != weighted_by and all(isinstance(value, (int, float)) for value in values):
-            mean[name] = float(np.array(values, dtype=np.float64) @ (weights / weights.sum()))
+            numbers, counted = np.array(values, dtype=np.float64), weights
+            if judged:
+                numbers, counted = _judged(name, numbers, weights)
+            mean[name] = float(numbers @ (counted / counted.sum()))
     return mean
+
+
+def _judged(name: str, values: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return a metric of all clients such that one of them alone does not decide the mean.
+
+    What is not finite is left out, unless most of the values are not: then the model has diverged.
+    A loss counts between a tenth and ten times the median of the others, where that is positive.
+    Any other metric stays within [0, 1], or [0, 100], if all others are, and within ten times the
+    largest of them otherwise. Of two clients nobody can tell who is right.
+    """
+    fine = np.isfinite(values)
+    if 2 * fine.sum() <= fine.size:
+        return values, weights
+    values, weights = values[fine], weights[fine]
+    if values.size <= FEWEST_OTHERS:
+        return values, weights
+    bounded = values.copy()
+    for i, value in enumerate(values.tolist()):
+        others = np.delete(values, i)
+        middle, largest = float(np.median(others)), float(np.abs(others).max())
+        low, high = -WIDEST_LOSS * largest, WIDEST_LOSS * largest
+        if "loss" in name.lower():
+            if middle > 0:
+                low, high = middle / WIDEST_LOSS, middle * WIDEST_LOSS
+        elif others.min() >= 0 and largest <= WHOLE:
+            low, high = 0.0, 1.0 if largest <= 1 else WHOLE
+        bounded[i] = min(max(value, low), high)
+    return bounded, weights
 
 
 def _weight(value: object) -> float:

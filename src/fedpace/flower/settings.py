@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,8 +21,10 @@ from fedpace.estimation.policy import (
     stream_sampler_for,
 )
 from fedpace.estimation.solve import WARM_UP, Solve
+from fedpace.flower.nodes import PARTITION
 from fedpace.lookup import fingerprint, label
 from fedpace.remote.waiting import WALL, Clock
+from fedpace.rounds.limits import LARGEST_SHARE, checked_share
 from fedpace.rounds.run import ASYNCHRONOUS, MODES
 from fedpace.rounds.sampler import Sampler, phase_of
 from fedpace.rounds.schedules import Schedule
@@ -54,7 +56,8 @@ class Settings:
         optimal-max, …; `file.py:name` or `module:name` for your own, or your own itself. A class
         is called with `k=k`.
     server : str or Server
-        What becomes of the replies: average, memory, adam:RATE, yogi:RATE; `file.py:name`, or your
+        What becomes of the replies: average, memory, adam:RATE, yogi:RATE; clip:FACTOR,
+        trimmed:SHARE, krum:COUNT against clients that send something wrong; `file.py:name`, or your
         own itself. auto is memory for `pace`, the average for all others.
     max_weight : float > 0, None, or "usual"
         Caps the weight of one draw, p_i / (K q_i) in a scheme, at least 1/k; None for no cap. Usual
@@ -87,6 +90,12 @@ class Settings:
         Seconds to wait for clients before TooFewClientsError.
     query : bool
         Ask new nodes for their partition and sample count: see `described`.
+    largest_share : float in (0, 1]
+        Of the rounds that one client may be in, however fast or instructive it seems; twice its
+        fair share is always allowed, and 1 is no limit.
+    samples : mapping of partitions to counts, optional
+        How many samples clients have, where you know it: what they say does not count. A count
+        that only the client says weighs for twelve times the mean of smaller ones at most.
     fraction_evaluate : float in [0, 1]
         The share of connected clients that evaluate the model.
     evaluate_every : int ≥ 0
@@ -124,6 +133,8 @@ class Settings:
     expected_nodes: int | None = None
     wait: float = 600.0
     query: bool = True
+    largest_share: float = LARGEST_SHARE
+    samples: Mapping[int, int] | None = None
     fraction_evaluate: float = 1.0
     evaluate_every: int = 10
     schedule: Schedule | None = None
@@ -147,6 +158,9 @@ class Settings:
             raise InputError(f"fraction_evaluate must lie in [0, 1], got {share}; give 1 for all")
         if self.deadline is not None and not self.deadline > 0:
             raise InputError(f"deadline must be positive, got {self.deadline}; leave it out")
+        checked_share("largest_share", self.largest_share)
+        for partition, count in (self.samples or {}).items():
+            positive_count(f"samples of partition {partition}", count)
         self.sampler()
         self.made_server()
 
@@ -245,6 +259,11 @@ class Settings:
     def clients_evaluate(self) -> bool:
         """Whether clients are ever asked to evaluate."""
         return self.evaluate_every > 0 and self.fraction_evaluate > 0
+
+    @property
+    def given(self) -> dict[str, int]:
+        """The sample counts that are known here, by the clients' names."""
+        return {f"{PARTITION}{number}": count for number, count in (self.samples or {}).items()}
 
     def about(self) -> dict[str, Any]:
         """Return what a checkpoint must agree with."""

@@ -18,7 +18,7 @@ from fedpace.checks import positive_count
 from fedpace.errors import InputError
 from fedpace.flower.buffers import Buffered
 from fedpace.flower.grid_backend import CentralEvaluation, GridBackend, Training
-from fedpace.flower.keeping import FleetCheckpoint, checkpoint_of, stored
+from fedpace.flower.keeping import FleetCheckpoint, alone_with, checkpoint_of, stored
 from fedpace.flower.reading import without_failures
 from fedpace.flower.records import Layout, mean_metrics
 from fedpace.flower.settings import Settings
@@ -89,15 +89,16 @@ class AdaptiveSampling(Settings, Strategy):
         )
         self._driven = None
         stop = Stop(self.target_loss, self.target_accuracy, rounds, blind=True)
-        checkpoint = checkpoint_of(self, Layout.of(initial_arrays))
-        run, backend = self._begun(grid, training, stop, checkpoint)
-        while not run.ended:
-            for row in run.go_on():
-                log.info(
-                    "[ROUND %d/%d] fedpace: %d of %d clients answered in %.1f s",
-                    row.round, rounds, row.clients.size, row.clients.size + row.missing.size,
-                    row.round_seconds,
-                )  # fmt: skip
+        with alone_with(self.checkpoint):
+            checkpoint = checkpoint_of(self, Layout.of(initial_arrays))
+            run, backend = self._begun(grid, training, stop, checkpoint)
+            while not run.ended:
+                for row in run.go_on():
+                    log.info(
+                        "[ROUND %d/%d] fedpace: %d of %d clients answered in %.1f s",
+                        row.round, rounds, row.clients.size, row.clients.size + row.missing.size,
+                        row.round_seconds,
+                    )  # fmt: skip
         self.outcome = run.outcome()
         backend.result.arrays = backend.layout.record(run.state.parameters)
         log.info("fedpace: ended after round %d: %s", run.state.round, run.ended)
@@ -178,8 +179,8 @@ class AdaptiveSampling(Settings, Strategy):
         server_round: int,  # noqa: ARG002 - Flower's signature
         replies: Iterable[Message],
     ) -> MetricRecord | None:
-        """Return the clients' metrics, averaged by their sample counts."""
-        return mean_metrics(without_failures(replies), self.keys.samples)
+        """Return the clients' metrics, averaged by their sample counts; one alone decides none."""
+        return mean_metrics(without_failures(replies), self.keys.samples, judged=True)
 
     def summary(self) -> None:
         """Log what the strategy does."""
@@ -198,8 +199,11 @@ class AdaptiveSampling(Settings, Strategy):
         self, grid: Grid, training: Training, checkpoint: FleetCheckpoint | None = None
     ) -> GridBackend:
         """Return the federation as a backend, for any loop, once enough clients are there."""
-        roster = Roster() if checkpoint is None else checkpoint.roster
-        self._backend = backend = GridBackend(grid, self, training, roster)
+        roster = Roster(given=self.given) if checkpoint is None else checkpoint.roster
+        memory = None if checkpoint is None else checkpoint.memory
+        self._backend = backend = GridBackend(grid, self, training, roster, memory)
+        if checkpoint is not None:
+            checkpoint.keep(backend)
         backend.census.present()
         return backend
 

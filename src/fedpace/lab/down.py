@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 from fedpace.errors import InputError
+from fedpace.files import locked
 from fedpace.lab.cpu import limits_left, remove_limits
 from fedpace.lab.launch import running, stop
 from fedpace.lab.links import may_make_networks, network_left, remove_network
@@ -20,12 +22,14 @@ def take_down(name: str, state: Path | None = None) -> list[str]:
     """
     names = Names(name)
     found = left_of(name, state)
-    stop(name)
-    if shutil.which("ip") and may_make_networks():
-        remove_network(names)
-    remove_limits(names)
     folder = lab_folder(name, state)
-    forget(folder)
+    # A lab that is coming up looks under this lock whether it is still there.
+    with locked(folder.parent) if folder.parent.is_dir() else nullcontext():
+        stop(name)
+        if shutil.which("ip") and may_make_networks():
+            remove_network(names)
+        remove_limits(names)
+        forget(folder)
     if left := left_of(name, state):
         raise InputError(
             f"lab '{name}' must be down, got left: {', '.join(left)}; give the same command again "

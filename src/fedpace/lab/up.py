@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from fedpace.checks import FloatArray
-from fedpace.files import made_folder
+from fedpace.errors import InputError
+from fedpace.files import locked, made_folder
 from fedpace.lab.calibration import Calibrated, calibrate, packet_size, rates_for
 from fedpace.lab.down import left_of, take_down
 from fedpace.lab.emulated import CERTIFICATES, EmulatedDevices, Limits
+from fedpace.lab.launch import running
 from fedpace.lab.links import may_make_networks, need_iproute, raise_network, server_address
-from fedpace.lab.register import Lab, claim, lab_folder, taken, write_lab
+from fedpace.lab.register import FILE, Lab, claim, lab_folder, taken, write_lab
 from fedpace.network.certs import make_certificates
 from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
@@ -79,7 +81,13 @@ def bring_up(
         take_down(name, state)
         raise
     lab = replace(lab, rates=found.rates.tolist(), measured=found.measured.seconds.tolist())
-    write_lab(lab, folder)
+    with locked(folder.parent):  # `take_down` is through, or has not begun
+        if not (folder / FILE).exists() or not running(name):
+            raise InputError(
+                f"lab '{name}' must stay while it is brought up, got taken down meanwhile; give "
+                "the same command again"
+            )
+        write_lab(lab, folder)
     return lab, found
 
 

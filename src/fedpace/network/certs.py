@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpace.errors import InputError, MissingExtraError
-from fedpace.files import made_folder
+from fedpace.files import held, made_folder
 
 if TYPE_CHECKING:
     from fedpace.network.authority import Signed
 
 AUTHORITY, SERVER = "ca", "server"
+# Ends the name of a file with a key; a device so named would be another's key.
+KEY = "-key"
+# What the first line of each kind of file says.
+KINDS = {"": b"CERTIFICATE", KEY: b"PRIVATE KEY"}
 DAYS = 825
 
 
@@ -50,24 +54,27 @@ def make_certificates(
         _check(name)
     made_folder(folder, "--out")
     signed: dict[str, str] = {}
-    authority = _authority(folder, days, signed)
-    for name in (SERVER, *devices):
-        wanted = list(hosts) if name == SERVER else []
-        reason = _objection(folder, name, authority, hosts=wanted, days=days)
-        if reason is None:
-            continue
-        if reason and wanted:
-            wanted = list(dict.fromkeys([*wanted, *hosts_of(_bytes(folder, name)[0])]))
-        _write(folder, name, new_certificate(name, wanted, authority, days))
-        signed[name] = reason
+    with held(folder / ".lock", f"{folder} of --out"):
+        authority = _authority(folder, days, signed)
+        for name in (SERVER, *devices):
+            wanted = list(hosts) if name == SERVER else []
+            reason = _objection(folder, name, authority, hosts=wanted, days=days)
+            if reason is None:
+                continue
+            if reason and wanted:
+                wanted = list(dict.fromkeys([*wanted, *hosts_of(_bytes(folder, name)[0])]))
+            _write(folder, name, new_certificate(name, wanted, authority, days))
+            signed[name] = reason
     return signed
 
 
 def _check(name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", name) or name in (AUTHORITY, SERVER):
+    fine = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", name)
+    low = name.lower()  # some disks do not tell CA from ca
+    if not fine or low in (AUTHORITY, SERVER) or low.endswith(KEY):
         raise InputError(
             f"--devices must be names of letters, digits, '-', '_' and '.', other than "
-            f"{AUTHORITY} and {SERVER}, got '{name}'; write device-00"
+            f"{AUTHORITY} and {SERVER} and not ending in {KEY}, got {name!r}; write device-00"
         )
 
 
@@ -82,7 +89,7 @@ def _authority(folder: Path, days: int, signed: dict[str, str]) -> Signed:
     try:
         found = read_authority(*_bytes(folder, AUTHORITY))
     except (OSError, ValueError, TypeError) as error:
-        key = folder / f"{AUTHORITY}-key.pem"
+        key = folder / f"{AUTHORITY}{KEY}.pem"
         raise InputError(
             f"{key}: cannot be read as the authority's key: {error}; choose another --out"
         ) from None
@@ -112,13 +119,28 @@ def _objection(
 
 
 def _bytes(folder: Path, name: str) -> tuple[bytes, bytes]:
-    return (folder / f"{name}.pem").read_bytes(), (folder / f"{name}-key.pem").read_bytes()
+    return (folder / f"{name}.pem").read_bytes(), (folder / f"{name}{KEY}.pem").read_bytes()
 
 
 def _write(folder: Path, name: str, signed: Signed) -> None:
     certificate, key = signed.pem()
-    _write_file(folder / f"{name}-key.pem", key, 0o600)
+    for end in KINDS:  # before either is written
+        _check_kind(folder / f"{name}{end}.pem", end)
+    _write_file(folder / f"{name}{KEY}.pem", key, 0o600)
     _write_file(folder / f"{name}.pem", certificate, 0o644)
+
+
+def _check_kind(path: Path, end: str) -> None:
+    """Refuse to put a certificate in the place of a key, or a key in that of a certificate."""
+    try:
+        first = path.read_bytes().partition(b"\n")[0]
+    except OSError:  # none, or one that writing will say more of
+        return
+    if any(kind in first for other, kind in KINDS.items() if other != end):
+        raise InputError(
+            f"{path}: holds a {'certificate' if end else 'key'}, which is not overwritten by "
+            f"a {'key' if end else 'certificate'}; move it, or choose another --out"
+        )
 
 
 def _write_file(path: Path, contents: bytes, mode: int) -> None:

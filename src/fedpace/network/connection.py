@@ -153,12 +153,17 @@ class Connection:
         if frame.kind == "pong":
             return
         if opened is None:
-            raise FrameError(f"a frame '{frame.kind:.20}' that was not asked for")
+            raise FrameError(f"a frame {frame.kind!r:.20} that was not asked for")
         problem = self._problem(opened, frame)
         response = self._response(opened, frame, problem)
         if problem:
-            said = f"{frame.header.get('message', '')!s:.200}"
-            self._refuse(self.client, problem, said or f"a frame '{frame.kind:.20}'")
+            said = frame.header.get("message")
+            # Quoted: a device that says lines of its own shall not forge a log.
+            self._refuse(
+                self.client,
+                problem,
+                f"a frame {frame.kind!r:.20}" if said is None else f"{said!r:.200}",
+            )
         self._open = None
         self.channel.most_floats = 0
         self._freed(self, response)

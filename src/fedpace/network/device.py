@@ -25,6 +25,8 @@ BEAT = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 # A server that refuses a certificate hangs up without a word; this often is no accident.
 TURNED_AWAY = 3
+# Numbers of a model that are believed: a gigabyte. What claims more is no server of ours.
+MOST_FLOATS = 2**28
 # Characters of a message about a wrong argument, file or setting that the server is told.
 MESSAGE = 500
 PONG = encoded("pong")
@@ -124,7 +126,7 @@ class Device:
                 reader, writer = await asyncio.open_connection(host, port, ssl=tls)
         except GONE as error:
             self._stop_if_refused(error)
-            logger.info("no server at %s:%s yet: %s", host, port, error)
+            logger.info("no server at %s:%s yet: %r", host, port, error)
             return False
         channel = Channel(
             reader, writer, longest_header=LONG_HEADER, silence=SILENCE, pace=self._pace
@@ -137,7 +139,7 @@ class Device:
             elif channel.is_encrypted and isinstance(error, ConnectionError):
                 self._turned_away += 1
             self._stop_if_refused(error)
-            logger.warning("the connection was lost: %s", error or type(error).__name__)
+            logger.warning("the connection was lost: %r", error)
             return False
         finally:
             channel.abort()
@@ -153,13 +155,15 @@ class Device:
                 if frame.kind == "refused":
                     raise InputError(
                         f"name must be one that the server expects, got '{self._name}': "
-                        f"{frame.header.get('message')}; ask for the right name and certificate"
+                        f"{frame.header.get('message')!r:.200}; ask for the right name and "
+                        "certificate"
                     )
                 self._greeted = True
                 if frame.kind == "ping":
                     await channel.send(PONG)
                 elif frame.kind != "welcome":
-                    channel.most_floats = frame.header.get("size", channel.most_floats)
+                    if frame.kind == "job":
+                        channel.most_floats = _size(frame)
                     # The server asks one thing at a time, so the last answer is out.
                     tasks[1:] = [asyncio.create_task(self._answer(channel, frame))]
         finally:
@@ -172,7 +176,7 @@ class Device:
         try:
             answer = await loop.run_in_executor(self._executor, self._answered, frame)
         except Exception as error:  # whatever a trainer has to say; the server must learn it
-            logger.exception("%s failed", frame.kind)
+            logger.exception("%.20r failed", frame.kind)
             answer = encoded("failed", task=frame.header.get("task"), message=_told(error))
         with contextlib.suppress(OSError):  # the reader notices it too
             await channel.send(answer)
@@ -196,6 +200,14 @@ class Device:
                 f"certificates must be accepted by both sides: {error}; "
                 "make them together with: fedpace lab certs"
             ) from error
+
+
+def _size(frame: Frame) -> int:
+    """Return how many numbers the models of a job have, or say that this is none."""
+    size = frame.header.get("size")
+    if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= MOST_FLOATS:
+        raise FrameError(f"a job for models of {size!r:.40} numbers")
+    return size
 
 
 def _told(error: Exception) -> str:

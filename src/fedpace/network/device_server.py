@@ -150,7 +150,7 @@ class DeviceServer:
         """Count and log something that is not accepted."""
         with self._changed:
             self.refusals[client, reason] += 1
-        logger.warning("%s: refused (%s): %s", self.names[client], reason, details)
+        logger.warning("%r: refused (%s): %s", self.names[client], reason, details)
 
     def close(self, *, goodbye: bool = True) -> None:
         """Stop listening; with `goodbye` devices end, else they wait for the next server."""

@@ -20,6 +20,7 @@ from fedpace.network.wire import Floats
 from fedpace.remote.replies import as_reply
 from fedpace.remote.roster import Roster
 from fedpace.rounds.backend import Evaluation, Reply, Task
+from fedpace.rounds.limits import LARGEST_SHARE, checked_share
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Presence
 
@@ -45,6 +46,9 @@ class Devices:
         Wait while fewer devices are there, up to `patience` seconds; None: half, rounded up.
     grace : float ≥ 0
         Seconds that `prepare` gives the others to join, or to come back.
+    largest_share : float in (0, 1]
+        Of the rounds that one device may be in; twice its fair share is always allowed. 1: no
+        limit.
     say : callable of a str, optional
         Told what is waited for.
 
@@ -68,8 +72,10 @@ class Devices:
         least: int | None = None,
         patience: float = 600.0,
         grace: float = GRACE,
+        largest_share: float = LARGEST_SHARE,
         say: Callable[[str], None] | None = None,
     ) -> None:
+        self.largest_share = checked_share("largest_share", largest_share)
         n = len(server.names)
         least = math.ceil(n / 2) if least is None else least
         if not 1 <= least <= n:
@@ -85,7 +91,14 @@ class Devices:
         self._asked: dict[int, int] = {}  # the latest task of each client
         self._late: list[Response] = []
 
-    def prepare(self, job: dict[str, Any], samples: Mapping[str, int] | None = None) -> None:
+    def prepare(
+        self,
+        job: dict[str, Any],
+        samples: Mapping[str, int] | None = None,
+        *,
+        given: Mapping[str, int] | None = None,
+        memory: Mapping[str, Any] | None = None,
+    ) -> None:
         """Send the job to every device, and wait until all have answered with their counts.
 
         Those who join later get it then. Once `least` are ready, whoever has been away for `grace`
@@ -99,6 +112,11 @@ class Devices:
         samples : mapping of names to counts, optional
             The `samples` of the same run before a restart: the weights follow from these counts,
             and a device that names another is not let in.
+        given : mapping of names to counts, optional
+            What the operator says; a device that names another is not let in. A count that only
+            the device says weighs for twelve times the mean of those who hold less at most.
+        memory : dict, optional
+            The `memory` of the same run before a restart.
 
         Raises
         ------
@@ -106,13 +124,14 @@ class Devices:
             If fewer than `least` are ready after `patience` seconds.
         """
         names = self._server.names
-        if unknown := [name for name in samples or () if name not in names]:
+        if unknown := [name for name in (*(samples or ()), *(given or ())) if name not in names]:
             raise InputError(
                 f"devices must be those that the run began with, got none named '{unknown[0]}'; "
                 "give the same names"
             )
-        roster = Roster(names, samples)
-        screen = self._screen = Screen(self._model.size, self._server.refuse, roster)
+        roster = Roster(names, samples, given=given)
+        screen = Screen(self._model.size, self._server.refuse, roster, memory)
+        self._screen = screen
         self._server.give(
             job,
             floats=self._model.size,
@@ -121,13 +140,22 @@ class Devices:
         self._attendance.wait_for_all()
         self._attendance.waited = 0.0  # training has not begun
         # A copy: whoever joins later does not change the weights of this run.
-        self._counts = Roster(names, samples or roster.samples)
+        self._counts = Roster(names, samples or roster.samples, given=given)
         self._weights = self._counts.weights
+        for client, count in self._counts.counts.items():
+            if count != self._counts.count(client):
+                said = f"{self._counts.count(client)} weigh for {count:.0f}; give --samples-file"
+                self._server.refuse(client, "samples bounded", said)
 
     @property
     def samples(self) -> dict[str, int]:
         """The counts that the weights follow from, by name; keep them for `prepare`."""
         return self._counts.samples
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What is usual in replies, as JSON values; keep it for `prepare`."""
+        return self._screen.memory
 
     @property
     def refusals(self) -> Counter[tuple[int, str]]:
@@ -198,11 +226,12 @@ class Devices:
         accepted = self._screen.updates(came)
         for each in accepted:
             self._deadlines.observe(each.client, each.seconds)
-        here = {each.client for each in accepted}
+        here = {each.client: each.seconds for each in accepted}
         missing = [each for each in came if each.client not in here]
-        refused = [each.client for each in missing if each.problem not in ("lost", "late")]
-        if missing and waited is None:
+        counted = all(here.get(each.client) == each.seconds for each in came)
+        if waited is None and not counted:  # by the clock, whatever a client's time counts for
             waited = max(each.seconds for each in came)
+        refused = [each.client for each in missing if each.problem not in ("lost", "late")]
         if count is not None:
             accepted += self._screen.updates(self._taken_late())
         return as_reply(

@@ -19,6 +19,8 @@ from fedpace.remote.roster import Roster
 HELLO = 20.0
 # Devices that may knock at the same moment.
 BACKLOG = 1024
+# Replacing a connection so often within these seconds is no device that comes back.
+OFTEN, WITHIN = 3, 60.0
 # Seconds that devices are given to read the goodbye.
 LEAVE = 5.0
 GONE = (OSError, EOFError, TimeoutError)
@@ -55,6 +57,7 @@ class Lobby:
         self._changed = changed
         self._assignment: Assignment | None = None
         self._closing = False
+        self._replaced: dict[int, list[float]] = {}
 
     async def listen(
         self, host: str, port: int, tls: ssl.SSLContext | None, *, heartbeat: float, silence: float
@@ -117,7 +120,7 @@ class Lobby:
             await asyncio.sleep(heartbeat)
             for connection in list(self.connections.values()):
                 if not connection.beat(silence):
-                    logger.warning("%s: silent for too long", self._roster.names[connection.client])
+                    logger.warning("%r: silent for too long", self._roster.names[connection.client])
                     connection.end()
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -130,7 +133,7 @@ class Lobby:
             if client is not None:
                 await self._attend(client, channel)
         except (FrameError, *GONE) as error:
-            logger.info("a connection ended: %s", error or type(error).__name__)
+            logger.info("a connection ended: %r", error)
         except asyncio.CancelledError:
             pass  # the server is closing
         finally:
@@ -147,7 +150,7 @@ class Lobby:
             reason = "the certificate is for another name"
         if not reason:
             return self._roster.number(name)
-        logger.warning("a device that calls itself '%.40s' is not let in: %s", name, reason)
+        logger.warning("a device that calls itself %.40r is not let in: %s", name, reason)
         await channel.send(encoded("refused", message=reason))
         with contextlib.suppress(*GONE):
             await channel.closed()
@@ -157,6 +160,7 @@ class Lobby:
         connection = Connection(client, channel, self._refuse, self._freed)
         if client in self.connections:  # it came back before we noticed that it was gone
             self.connections[client].end()
+            self._note_replaced(client)
         self.connections[client] = connection
         channel.post(encoded("welcome"))
         self._offer(connection)
@@ -172,6 +176,16 @@ class Lobby:
                 self.away_since[client] = time.monotonic()
                 del self.connections[client]
             self._changed()
+
+    def _note_replaced(self, client: int) -> None:
+        """Say that two processes seem to have one name, if they replace each other."""
+        now = time.monotonic()
+        recent = [when for when in self._replaced.get(client, []) if now - when < WITHIN]
+        self._replaced[client] = recent = [*recent, now]
+        if len(recent) >= OFTEN:
+            self._replaced[client] = []
+            said = f"{OFTEN} new connections within {WITHIN:g} s, each while the last was open"
+            self._refuse(client, "two at once", f"{said}; do two processes use its name?")
 
     def _offer(self, connection: Connection) -> None:
         """Give the job to a device that does not have it yet."""

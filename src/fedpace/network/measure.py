@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,11 +13,12 @@ import numpy as np
 import fedpace
 from fedpace.checks import FloatArray
 from fedpace.estimation.policy import named
-from fedpace.files import write_text
+from fedpace.files import held, made_folder, write_text
 from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
 from fedpace.network.shard import job_of
 from fedpace.rounds.checkpoint import Checkpoint
+from fedpace.rounds.limits import LARGEST_SHARE
 from fedpace.rounds.rows import Row
 from fedpace.rounds.server import server_named
 from fedpace.seeds import Seeds
@@ -29,8 +30,8 @@ from fedpace.studies.study import Study
 
 # The usual seconds of each client, one per line, in the directory of the runs.
 TIMES = "times.txt"
-# What the checkpoint of a run keeps the devices' sample counts under.
-SAMPLES = "samples"
+# What the checkpoint of a run keeps the devices' sample counts under, and what is usual of them.
+SAMPLES, SCREEN = "samples", "screen"
 
 
 class RunProgress(NamedTuple):
@@ -50,6 +51,14 @@ class Waiting:
     patience: float = 600.0
 
 
+@dataclass(frozen=True)
+class Trust:
+    """How many samples devices have, as the operator knows it, and how often one may be drawn."""
+
+    samples: Mapping[str, int] = field(default_factory=dict)
+    largest_share: float = LARGEST_SHARE
+
+
 def run_on_devices(
     study: Study,
     jobs: Sequence[Job],
@@ -57,13 +66,39 @@ def run_on_devices(
     server: DeviceServer,
     *,
     waiting: Waiting,
+    trust: Trust | None = None,
     progress: Callable[[RunProgress], object],
     say: Callable[[str], None],
 ) -> None:
     """Run all jobs and store each when it is finished; what is stored is not run again.
 
     Every round is written to a checkpoint: the same call goes on from there, whatever ended it.
+    Nobody else runs on devices into the same directory meanwhile.
     """
+    with held(made_folder(directory, "--out") / ".lock", f"{directory} of --out"):
+        _run_all(
+            study,
+            jobs,
+            directory,
+            server,
+            waiting=waiting,
+            trust=trust or Trust(),
+            progress=progress,
+            say=say,
+        )
+
+
+def _run_all(
+    study: Study,
+    jobs: Sequence[Job],
+    directory: Path,
+    server: DeviceServer,
+    *,
+    waiting: Waiting,
+    trust: Trust,
+    progress: Callable[[RunProgress], object],
+    say: Callable[[str], None],
+) -> None:
     store = Store(directory)
     store.tidy()
     for done, job in enumerate(jobs):
@@ -81,11 +116,17 @@ def run_on_devices(
             deadline=None if study.network is None else study.network.deadline,
             least=waiting.least,
             patience=waiting.patience,
+            largest_share=trust.largest_share,
             say=say,
         )
         # The weights of a run are those that it began with, whoever is there after a restart.
-        devices.prepare(job_of(study, job.seed, server.names), journal.notes.get(SAMPLES))
-        journal.notes[SAMPLES] = devices.samples
+        devices.prepare(
+            job_of(study, job.seed, server.names),
+            journal.notes.get(SAMPLES),
+            given=trust.samples,
+            memory=journal.notes.get(SCREEN),
+        )
+        journal.live = _live(devices)
         outcome = run_with(
             devices,
             study,
@@ -95,6 +136,11 @@ def run_on_devices(
         )
         store.save(study, job.scheme, job.seed, outcome)
         journal.remove()
+
+
+def _live(devices: Devices) -> dict[str, Callable[[], object]]:
+    """Return what the checkpoint keeps of the devices."""
+    return {SAMPLES: lambda: devices.samples, SCREEN: lambda: devices.memory}
 
 
 def jobs_of(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> list[Job]:

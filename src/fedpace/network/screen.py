@@ -13,7 +13,7 @@ import numpy as np
 from fedpace.network.connection import Response
 from fedpace.remote.replies import Accepted
 from fedpace.remote.roster import Roster
-from fedpace.remote.screening import BadReplyError, Border, finite, whole
+from fedpace.remote.screening import BadReplyError, Border, Said, finite, whole
 from fedpace.rounds.backend import Evaluation
 from fedpace.rounds.local import Counted
 
@@ -26,18 +26,28 @@ class Screen:
     """Look at the answers of one job, and refuse or bound what cannot be right.
 
     Updates have `length` numbers. `refuse` is told client, reason and details of everything that
-    is refused or bounded. The roster learns how many samples each client has.
+    is refused or bounded. The roster learns how many samples each client has. `memory` is that of a
+    screen before a restart.
     """
 
     def __init__(
-        self, length: int, refuse: Callable[[int, str, str], None], roster: Roster
+        self,
+        length: int,
+        refuse: Callable[[int, str, str], None],
+        roster: Roster,
+        memory: Mapping[str, Any] | None = None,
     ) -> None:
         self._length = length
         self._refuse = refuse
         self._roster = roster
-        self._border = Border()
+        self._border = Border(memory)
         self._held_out: dict[int, int] = {}
         self._latest: dict[int, Counted] = {}
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What is usual, as JSON values; a screen that is made with it knows as much."""
+        return self._border.memory
 
     def count(self, client: int, value: object) -> bool:
         """Return whether a device's number of samples is one, and the one that it said before."""
@@ -45,7 +55,7 @@ class Screen:
             samples = self._border.count(value)
             before = self._roster.count(client)
             if before not in (None, samples):
-                raise BadReplyError(f"{samples} samples, not {before} as before")
+                raise BadReplyError(f"{samples} samples, not {before} as known before")
         except BadReplyError as error:
             self._refuse(client, "samples", str(error))
             return False
@@ -55,8 +65,19 @@ class Screen:
     def updates(self, responses: Sequence[Response]) -> list[Accepted]:
         """Return the updates that count."""
         came = [response for response in responses if not response.problem]
-        self._learn_losses(came)
+        self._border.meet(map(self._said, came))
         return [each for each in map(self._update, came) if each is not None]
+
+    def _said(self, response: Response) -> Said:
+        header, floats = response.frame.header, response.frame.floats
+        fits = floats.shape == (self._length,)
+        return Said(
+            response.client,
+            floats.astype(np.float64) if fits else None,
+            header.get("grad_norm"),
+            header.get("loss"),
+            response.seconds,
+        )
 
     def _update(self, response: Response) -> Accepted | None:
         header, client = response.frame.header, response.client
@@ -64,22 +85,27 @@ class Screen:
         try:
             update = self._border.update(client, response.frame.floats, length=self._length)
             reason = "gradient norm"
-            grad_norm = self._border.grad_norm(client, header.get("grad_norm"))
+            length = float(np.linalg.norm(update))
+            grad_norm = self._border.grad_norm(client, header.get("grad_norm"), length)
             reason = "loss"
             loss = self._loss(response)
             reason = "seconds"
             computing = finite("the time of computing", header.get("computing_seconds"))
         except BadReplyError as error:
             self._refuse(client, reason, str(error))
+            self._border.forget(client)
             return None
-        if grad_norm < header["grad_norm"]:
+        if grad_norm != header["grad_norm"]:
             self._refuse(client, "gradient norm bounded", f"{header['grad_norm']:g}")
+        seconds = self._border.took(client, response.seconds)
+        if seconds != response.seconds:
+            self._refuse(client, "time bounded", f"{response.seconds:.3g} s")
         if not 0 <= computing <= response.seconds:
             self._refuse(client, "seconds bounded", f"{computing:g}")
         return Accepted(
             client,
             update,
-            response.seconds,
+            seconds,
             grad_norm,
             loss,
             min(max(computing, 0.0), response.seconds),
@@ -99,14 +125,17 @@ class Screen:
         losses = [response.frame.header.get("loss") for response in came]
         if came and 2 * losses.count(None) > len(came):
             return Evaluation(math.nan, math.nan)
-        self._learn_losses(came)
+        for response in came:  # all are known before any is judged by the others'
+            with contextlib.suppress(BadReplyError):
+                self._border.loss(response.client, response.frame.header.get("loss"))
         shares = {each.client: share for each in came if (share := self._share(each)) is not None}
         if not shares:
             return None
         busy = {client: self._latest[client] for client in at_work if client in self._latest}
         self._latest.update(shares)
         shares = busy | shares
-        rows = [(self._samples(client), *share) for client, share in self._bounded(shares)]
+        samples_of = self._roster.counts  # whoever evaluates was let in with one
+        rows = [(samples_of[client], *share) for client, share in self._bounded(shares)]
         samples, means, correct, held_out = np.array(rows, dtype=np.float64).T
         accuracy = correct.sum() / held_out.sum() if held_out.any() else math.nan
         # Divided first: the largest of numbers must not overflow.
@@ -132,28 +161,17 @@ class Screen:
         if not known:
             return list(shares.items())
         # The lower median: of two devices, the one that claims more is not what is usual.
-        number = median_low(known.values())
-        part = median_low(count / self._samples(client) for client, count in known.items())
+        number, samples_of = median_low(known.values()), self._roster.counts
+        part = median_low(count / samples_of[client] for client, count in known.items())
         bounded = []
         for client, share in shares.items():
-            most = int(MOST_HELD_OUT * max(number, part * self._samples(client)))
+            most = int(MOST_HELD_OUT * max(number, part * samples_of[client]))
             if share.held_out > most:
                 self._refuse(client, "held out bounded", f"{share.held_out}")
                 right = share.correct * most // share.held_out
                 share = share._replace(correct=right, held_out=most)
             bounded.append((client, share))
         return bounded
-
-    def _samples(self, client: int) -> int:
-        samples = self._roster.count(client)
-        assert samples is not None, "whoever evaluates was let in with a count"
-        return samples
-
-    def _learn_losses(self, responses: Sequence[Response]) -> None:
-        """Let all losses be known before any is judged by the others'."""
-        for response in responses:
-            with contextlib.suppress(BadReplyError):
-                self._border.loss(response.client, response.frame.header.get("loss"))
 
     def _loss(self, response: Response) -> float:
         said: Any = response.frame.header.get("loss")

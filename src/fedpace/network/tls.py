@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import ssl
+import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,39 @@ from fedpace.errors import InputError
 
 # What a server says when it does not accept a certificate; trying again would change nothing.
 CERTIFICATE_ALERTS = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "BAD_CERTIFICATE")
+# Seconds between two lines about handshakes that fail for the same reason: strangers may knock on.
+REMINDER = 60.0
+
+logger = logging.getLogger(__name__)
 
 
 def server_context(folder: Path, name: str = "server") -> ssl.SSLContext:
-    """Return the server's side: `ca.pem`, and `NAME.pem` with its key `NAME-key.pem`."""
-    return _context(ssl.PROTOCOL_TLS_SERVER, folder, name)
+    """Return the server's side: `ca.pem`, and `NAME.pem` with its key `NAME-key.pem`.
+
+    Why a handshake fails is logged: an expired certificate, say, or one of another authority.
+    """
+    context = _context(ssl.PROTOCOL_TLS_SERVER, folder, name)
+    failed, said = Counter[str](), dict[str, float]()
+
+    class Noted(ssl.SSLObject):
+        """A handshake that says why it fails; asyncio would keep that to itself."""
+
+        def do_handshake(self) -> None:
+            try:
+                super().do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise
+            except ssl.SSLError as error:
+                why = str(getattr(error, "verify_message", "") or error.reason or "no TLS")
+                failed[why] += 1
+                now = time.monotonic()
+                if now - said.get(why, -REMINDER) >= REMINDER:
+                    said[why] = now
+                    logger.warning("a connection is refused, %d so far: %s", failed[why], why)
+                raise
+
+    context.sslobject_class = Noted
+    return context
 
 
 def client_context(folder: Path, name: str) -> ssl.SSLContext:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import json
 import platform
@@ -14,6 +16,7 @@ from string import Template
 import fedpace
 from fedpace.errors import needs
 from fedpace.report import busy
+from fedpace.report.accounts import html_accounts
 from fedpace.report.figures import colour
 from fedpace.report.notes import notes
 from fedpace.report.plots import Plot, chances_plots, curve_plot, sensitivity_plot
@@ -58,6 +61,7 @@ def page(
     sections += [_sweep_section(sweep, plots) for sweep in sweeps]
     runs = sum(len(summary.setup.runs) for summary in summaries)
     runs += sum(len(setup.runs) for sweep in sweeps for setup in sweep.members)
+    plotly, script = _plotly(), f"\n{_part('page.js')}\n"
     return Template(_part("page.html")).substitute(
         title="fedpace: time to target",
         subtitle=f"{runs:,} runs in <code>{html.escape(str(runs_in))}</code>. A click on a "
@@ -65,11 +69,12 @@ def page(
         version=fedpace.__version__,
         versions=html.escape(_versions([summary.setup for summary in summaries])),
         style=_part("page.css"),
-        script=_part("page.js"),
+        script=script,
+        hashes=" ".join(map(_hash, (plotly, script))),
         sections="\n".join(sections),
         # "</script>" in a name would end the element that holds the data.
         plots=json.dumps(plots, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
-        plotly=_plotly(),
+        plotly=plotly,
     )
 
 
@@ -97,6 +102,7 @@ def _setup_section(summary: Summary, plots: dict[str, Plot], again: str) -> str:
 <ul class="notes">{remarks}</ul>
 {_legend(setup.schemes)}
 <div class="plots">{"".join(figures)}</div>
+{"".join(html_accounts(setup.of(scheme)[0]) for scheme in setup.schemes)}
 <h3>Run it again</h3>
 {f"<pre>{html.escape(again)}</pre>" if again else f"<p>{NO_COMMAND}</p>"}
 <details><summary>Configuration</summary><pre>{html.escape(toml(setup.study))}</pre></details>
@@ -159,4 +165,11 @@ def _versions(setups: Sequence[Setup]) -> str:
 def _plotly() -> str:
     with needs("the page needs Plotly", "report"):
         from plotly.offline import get_plotlyjs
-    return str(get_plotlyjs())
+    # As a browser reads lines, or the hash would be another.
+    return str(get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _hash(script: str) -> str:
+    """Return what the page's policy knows a script by: no other one is run."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"'sha256-{digest}'"

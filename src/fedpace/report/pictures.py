@@ -37,7 +37,7 @@ def write_figures(summaries: list[Summary], sweeps: list[Sweep], folder: Path) -
         if shares(summary.setup):
             yield from _written(busy_figure(summary.setup), folder / f"{slug}-busy")
         for each in timelines(summary.setup):
-            scheme = re.sub(r"[^A-Za-z0-9.-]+", "-", each.scheme)  # your own's is a path
+            scheme = re.sub(r"[^A-Za-z0-9.-]+", "-", each.scheme)[:60]  # your own's is a path
             yield from _written(timeline_figure(each), folder / f"{slug}-timeline-{scheme}")
     for sweep in sweeps:
         name = (sweep.base or sweep.members[0]).slug

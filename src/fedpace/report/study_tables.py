@@ -13,13 +13,14 @@ from typing import Literal, NamedTuple
 from rich.markup import escape
 from rich.table import Table
 
+from fedpace.files import cell
 from fedpace.report.costs import Costs
 from fedpace.report.intervals import Interval
 from fedpace.report.notes import notes
 from fedpace.report.sensitivity import sensitivities
 from fedpace.report.setups import Sweep
 from fedpace.report.summary import BASELINE, PROPOSED, SchemeSummary, Summary
-from fedpace.report.tables import new_table
+from fedpace.report.tables import new_table, printable
 from fedpace.rivals import marked
 
 NOTHING = "–"
@@ -116,13 +117,13 @@ def markdown(summaries: Sequence[Summary], sweeps: Sequence[Sweep] = ()) -> str:
         cells = [[_joined(column.cell(row)) for column in shown] for row in summary.rows]
         remarks = "\n".join(f"- {note}" for note in notes(summary))
         table = _markdown_table([column.title for column in shown], cells)
-        parts.append(f"## {heading(summary)}\n\n{table}\n\n{remarks}\n")
+        parts.append(f"## {_plain(heading(summary))}\n\n{table}\n\n{_plain(remarks)}\n")
         if spent := cost_columns(summary):
             cells = [[_joined(column.cell(row)) for column in spent] for row in summary.rows]
             table = _markdown_table([column.title for column in spent], cells)
             parts.append(f"{COSTS}\n\n{table}\n")
     for sweep in sweeps:
-        title = f"## Sensitivity to c: {sweep.members[0].study.title}"
+        title = f"## Sensitivity to c: {_plain(sweep.members[0].study.title)}"
         parts.append(f"{title}\n\n{_markdown_table(*sweep_table(sweep))}\n")
     return "\n".join(parts)
 
@@ -131,7 +132,7 @@ def csv_text(summaries: Sequence[Summary]) -> str:
     """Return every number, in full, one line per setup and scheme."""
     text = io.StringIO()
     records = [_record(summary, row) for summary in summaries for row in summary.rows]
-    lines = [*map(list, records[:1]), *(record.values() for record in records)]
+    lines = [*map(list, records[:1]), *(map(cell, record.values()) for record in records)]
     csv.writer(text, lineterminator="\n").writerows(lines)
     return text.getvalue()
 
@@ -174,13 +175,15 @@ def terminal_table(summary: Summary) -> Table:
     """Return the table for the terminal: the main columns, intervals below their values."""
     shown = main_columns(summary, "terminal")
     titles = (textwrap.fill(column.title, TITLE_WIDTH) for column in shown)
-    table = new_table(escape(heading(summary)), *titles)
+    table = new_table(escape(printable(heading(summary))), *titles)
     table.title_style, table.padding = "bold", (0, 1, 0, 0)
     for column in table.columns:
         column.no_wrap = True
     for row in summary.rows:
         cells = (column.cell(row) for column in shown)
-        table.add_row(*("\n".join(escape(part) for part in cell if part) for cell in cells))
+        table.add_row(
+            *("\n".join(escape(printable(part)) for part in cell if part) for cell in cells)
+        )
     return table
 
 
@@ -192,7 +195,13 @@ def heading(summary: Summary) -> str:
 
 def _markdown_table(titles: list[str], rows: list[list[str]]) -> str:
     lines = [titles, ["---"] + ["---:"] * (len(titles) - 1), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    escaped = ([_plain(text).replace("|", "\\|") for text in cells] for cells in lines)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in escaped)
+
+
+def _plain(text: str) -> str:
+    """Return a text in which Markdown finds no element of HTML."""
+    return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def _accuracy(row: SchemeSummary) -> Cell:

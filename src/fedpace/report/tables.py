@@ -61,7 +61,7 @@ def clients_table(
     for group in _ends(np.argsort(profile.times, kind="stable"), show):
         for i in group.tolist():
             table.add_row(
-                Text("".join(c if c.isprintable() else "�" for c in clients.names[i])),
+                Text(printable(clients.names[i])),
                 f"{profile.times[i]:.4g}",
                 f"{share[i]:.3g}",
                 *(f"{column[i]:.4g}" for column in columns.values()),
@@ -115,6 +115,15 @@ def print_tables(*tables: Table) -> None:
         wide = console.options.update(max_width=10_000)
         needed = Measurement.get(console, wide, table).maximum
         Console(width=max(console.width, needed)).print(table)
+
+
+def printable(text: str) -> str:
+    r"""Return a text that cannot move the cursor of a terminal.
+
+    >>> printable("a\x1b[2Jb\nc")
+    'a�[2Jb\nc'
+    """
+    return "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
 
 
 def new_table(title: str, first: str, *others: str) -> Table:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -15,6 +16,9 @@ from fedpace.errors import InputError
 from fedpace.files import UNREADABLE, write_through
 from fedpace.rounds.rows import Row, packed_rows, unpacked_rows
 from fedpace.rounds.state import State, packed, unpacked
+
+# Bytes at the end of the file: a digest of what comes before, which shows damage of any kind.
+DIGEST = 32
 
 
 class Found(NamedTuple):
@@ -52,12 +56,16 @@ class Checkpoint:
     ----------
     notes : dict of JSON values
         What else is to be remembered of the run; written with the next round.
+    live : dict of functions that return JSON values
+        The same, for what changes: each is called when a round is written, and its value is then
+        in `notes` under its name.
     """
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path = path
         self.about = about
         self.notes: dict[str, Any] = {}
+        self.live: dict[str, Callable[[], Any]] = {}
         self._rows: list[Row] = []
         self._found: Found | None = None
         if path.exists():
@@ -70,12 +78,14 @@ class Checkpoint:
     def record(self, state: State, row: Row, rng: np.random.Generator) -> None:
         """Write the round to the disk."""
         self._rows.append(row)
+        self.notes |= {name: told() for name, told in self.live.items()}
         about = {"about": self.about, "notes": self.notes, "rng": rng.bit_generator.state}
         parts = {"state": packed(state._asdict()), "rows": packed_rows(self._rows)}
         arrays = {f"{part}-{name}": each for part in parts for name, each in parts[part].items()}
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
-        write_through(self.path, buffer.getvalue())
+        contents = buffer.getvalue()
+        write_through(self.path, contents + _digest(contents))
 
     def remove(self) -> None:
         """Remove the file of a run that is finished and stored."""
@@ -84,7 +94,7 @@ class Checkpoint:
     def _read(self) -> None:
         try:
             # From memory: of a file that is none, np.load would leave the handle open.
-            with np.load(io.BytesIO(self.path.read_bytes()), allow_pickle=False) as file:
+            with np.load(io.BytesIO(_whole(self.path.read_bytes())), allow_pickle=False) as file:
                 arrays = dict(file)
             record = json.loads(str(arrays["about"]))
             about, self.notes = record["about"], record["notes"]
@@ -99,6 +109,18 @@ class Checkpoint:
             raise InputError(
                 f"{self.path}: is the checkpoint of another run; give another place, or remove it"
             )
+
+
+def _digest(contents: bytes) -> bytes:
+    return hashlib.sha256(contents).digest()
+
+
+def _whole(contents: bytes) -> bytes:
+    """Return the contents without their digest, or say that they are not what was written."""
+    contents, digest = contents[:-DIGEST], contents[-DIGEST:]
+    if digest != _digest(contents):
+        raise ValueError("it does not match its checksum")
+    return contents
 
 
 def _part(part: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

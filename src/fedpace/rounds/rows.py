@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
-from fedpace.files import write_text
+from fedpace.files import cell, write_text
 from fedpace.rounds.backend import NOBODY, NOTHING
 
 # The losses that must be below a target on average for it to be reached for good.
@@ -36,7 +36,8 @@ class Row(NamedTuple):
     Where the global loss was not evaluated, `loss` is the estimate and `accuracy` is NaN.
     `sustained_loss` is the mean of the last ten evaluated losses, NaN before there are ten.
     `tier` is the one that the clients were drawn from, −1 where the design has none; `why` says in
-    a short sentence why this design was in use, empty where nobody says.
+    a short sentence why this design was in use, empty where nobody says. `agreement` is the cosine
+    between each update and the others of its round, where clients are remote.
 
     What a round cost: `probing_seconds` are those in which candidates were asked before the draw,
     `device_seconds` all that clients worked, together, `wasted_seconds` those of them that brought
@@ -75,6 +76,7 @@ class Row(NamedTuple):
     ended: str = ""
     tier: int = -1
     why: str = ""
+    agreement: FloatArray = NOTHING
     versions: IntArray = NOBODY
     began: FloatArray = NOTHING
     missing_seconds: FloatArray = NOTHING
@@ -193,7 +195,8 @@ class History:
         columns = self.columns()
         writer.writerow(columns)
         for row in zip(*columns.values(), strict=True):
-            writer.writerow(" ".join(map(repr, x)) if isinstance(x, list) else x for x in row)
+            cells = (" ".join(map(repr, x)) if isinstance(x, list) else cell(x) for x in row)
+            writer.writerow(cells)
         write_text(Path(path), text.getvalue())
 
     def _reached(

@@ -10,7 +10,8 @@ import numpy as np
 
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError, nearest
-from fedpace.rounds.backend import NOBODY, Backend, Reply, Task
+from fedpace.rounds.backend import NOBODY, NOTHING, Backend, Reply, Task
+from fedpace.rounds.limits import agreement, asked_share, drawn_often, thinned
 from fedpace.rounds.probing import Probing
 from fedpace.rounds.rows import Row
 from fedpace.rounds.sampler import Known, Plan, Sampler, chosen, plan_of
@@ -77,8 +78,8 @@ class Run(Training):
         )
         plan = plan_of(self.sampler, state.sampler, known)
         self.state = state
-        draw = _drawn(_with_draw(plan), known, self._rng)
-        self.state = state._replace(seconds=state.seconds + probing.seconds)
+        draw = self._limited(_drawn(_with_draw(plan), known, self._rng), known.n)
+        self.state = self.state._replace(seconds=state.seconds + probing.seconds)
         task = task._replace(
             clients=draw.clients,
             seconds=self.state.seconds,
@@ -120,6 +121,21 @@ class Run(Training):
         self.backend.submit(self.draw())
         return [self.complete(self.backend.collect())]
 
+    @property
+    def _share(self) -> float:
+        """The share of the rounds that one client may be in: limited where clients are remote."""
+        return float(getattr(self.backend, "largest_share", 1.0))
+
+    def _limited(self, draw: Draw, n: int) -> Draw:
+        """Leave out who is drawn too often, where there is a limit."""
+        if self._share >= 1:
+            return draw
+        often = drawn_often(self.state.often, draw, n)
+        asked = asked_share(self.state.asked, len(self.rows) - 1, n)
+        kept = thinned(draw, often, asked, share=self._share, rng=self._rng)
+        self.state = self.state._replace(often=often)
+        return kept
+
     def _expected_seconds(self, plan: Plan, known: Known) -> float:
         """Return how long the round is expected to last; computed once for each design."""
         before, expected = self._expected
@@ -155,6 +171,7 @@ class Run(Training):
             waiting_seconds=drawn.waited,
             tier=drawn.draw.tier,
             why=drawn.why,
+            agreement=NOTHING if self._share >= 1 else agreement(used.weights, reply),
             **drawn.probing.costs(drawn.task, reply),
         )
 

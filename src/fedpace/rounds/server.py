@@ -14,6 +14,7 @@ from fedpace.errors import InputError
 from fedpace.lookup import found
 from fedpace.rounds.backend import Reply
 from fedpace.rounds.memory import Memory, residuals
+from fedpace.rounds.robust import Clipped, Krum, Trimmed
 from fedpace.rounds.seen import Seen, Started
 from fedpace.rounds.state import State
 from fedpace.sampling.design import Draw
@@ -207,11 +208,17 @@ SERVERS: dict[str, Callable[[], Any]] = {
     "fedvarp": partial(Memory, beta=1.0),
     "adam": Adam,
     "yogi": Yogi,
+    "clip": Clipped,
+    "trimmed": Trimmed,
+    "krum": Krum,
 }
 # Those that take a number: what it is called, the largest, and what is made of it.
 WITH_NUMBER: dict[str, tuple[str, float, Callable[[float], Server]]] = {
     "adam": ("RATE", np.inf, Adam),
     "yogi": ("RATE", np.inf, Yogi),
+    "clip": ("FACTOR", np.inf, Clipped),
+    "trimmed": ("SHARE", 0.499, Trimmed),
+    "krum": ("COUNT", np.inf, Krum),
     "fedstale": ("BETA", 1.0, lambda beta: cast(Server, Memory(beta=beta))),
 }
 # Stands for the server that the sampler draws best with, or the average.
@@ -222,6 +229,8 @@ def server_named(text: str, sampler: object = None) -> Server:
     """Return the server of a text, or of `file.py:name`.
 
     average, mean, memory, fedvarp, fedstale:BETA, adam:RATE, yogi:RATE.
+
+    Against clients that send something wrong: clip:FACTOR, trimmed:SHARE, krum:COUNT.
 
     "auto" is the one that the sampler draws best with, else the average. What a name of your own
     stands for is a server, or a class or function that returns one.
@@ -253,9 +262,13 @@ def _with_number(name: str, text: str) -> Server:
     except ValueError:
         value = 0.0
     if not (0 < value <= most and value < np.inf):
-        got = f"'{name}:{text}'; write {name}:{0.5 if most == 1 else 0.01}"
+        got = f"'{name}:{text}'; write {name}:{_example(what)}"
         raise InputError(f"server must be {name}:{what}, got {got}")
     return make(value)
+
+
+def _example(what: str) -> str:
+    return {"BETA": "0.5", "FACTOR": "2", "SHARE": "0.1", "COUNT": "1"}.get(what, "0.01")
 
 
 def _made(make: Callable[[], Any], text: str) -> Any:

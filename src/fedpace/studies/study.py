@@ -117,7 +117,8 @@ class TrainingSection(_Section):
     who are late have worked in vain, and whoever is late often counts for more when it answers.
     `schedule` is inverse:RATE, constant:RATE or bound:MU:GAMMA. `server` makes the next model of
     the replies: average, mean, memory, fedvarp, fedstale:BETA, adam:RATE, yogi:RATE, or
-    file.py:name; auto is the one that a scheme draws best with, such as memory for `pace`, what
+    file.py:name; clip:FACTOR, trimmed:SHARE or krum:COUNT against clients that send something
+    wrong; auto is the one that a scheme draws best with, such as memory for `pace`, what
     its paper says for a rival, and the average for all others.
 
     In the `mode` "asynchronous" no round is waited for: `at_once` clients are at work, by default

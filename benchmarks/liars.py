@@ -1,0 +1,198 @@
+"""What does one client of forty gain by lying, and what does that cost the others?
+
+A simulated fleet whose replies pass the border of remote clients: forty clients of Synthetic(1, 1),
+K = 10, 100 rounds, times learned. One client lies; honest, it would be among the ten that are drawn
+most. Printed are its share of the rounds, the final loss over the honest clients' data, and the
+mean seconds of a round after the 30th, each the mean over seeds.
+
+    OPENBLAS_NUM_THREADS=1 python benchmarks/liars.py --seeds 5
+    OPENBLAS_NUM_THREADS=1 python benchmarks/liars.py --servers clip,trimmed,krum --lies honest,-10
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from tables import print_table
+
+from fedpace import Seeds, Simulator, Stop, WarmUp, sampler_for, train
+from fedpace.checks import FloatArray
+from fedpace.remote.roster import Roster
+from fedpace.remote.screening import BadReplyError, Border, Said
+from fedpace.rounds.backend import Evaluation, Reply, Task
+from fedpace.rounds.limits import LARGEST_SHARE
+from fedpace.rounds.schedules import inverse
+from fedpace.rounds.server import server_named
+from fedpace.studies.experiment import simulator
+from fedpace.studies.study import load_study
+
+N, K, ROUNDS, WARM_UP = 40, 10, 100, 3
+SETTINGS = ("data.sizes=power-law", "data.clients=40", "data.samples=8000", "data.smallest=50")
+SCHEMES = ("optimal-mean", "pace")
+
+
+def same(_: int, value: float) -> float:
+    return value
+
+
+class Lie(NamedTuple):
+    """What a liar makes of its reply in a round, and of its sample count."""
+
+    name: str
+    scale: Callable[[int, float], float] = same
+    seconds: Callable[[int, float], float] = same
+    norm: float | None = None
+    samples: int = 1
+    refresh: int | None = 10
+
+
+def at_once(_: int, __: float) -> float:
+    return 1e-3
+
+
+def then_slow(round_index: int, seconds: float) -> float:
+    return 1e-3 if round_index < 30 else 10 * seconds
+
+
+LIES = (
+    Lie("honest"),
+    Lie("zeros after 1 ms", scale=lambda _, __: 0.0, seconds=at_once),
+    Lie("work, but after 1 ms", seconds=at_once),
+    Lie("norm 1e308", norm=1e308),
+    Lie("norm 1e-40", norm=1e-40),
+    Lie("100 times its samples", samples=100),
+    Lie("1e37 times its update, at first", scale=lambda i, one: one if i else 1e37),
+    Lie("-10 times its update", scale=lambda _, __: -10.0),
+    Lie("fast for 30 rounds, then ten times slower", seconds=then_slow),
+    Lie("the same, never solved again", seconds=then_slow, refresh=None),
+)
+
+
+class Remote(Simulator):
+    """A simulated fleet with one liar, whose replies are screened as those of remote clients."""
+
+    lie: Lie
+    liar: int
+    largest_share = LARGEST_SHARE
+
+    def lying(self, lie: Lie) -> Remote:
+        self.lie = lie
+        sizes = self.data.train.sizes
+        self.liar = int(np.argsort(sizes / np.sqrt(self.times.usual))[-N // 4])
+        self._border, self._answered = Border(), 0
+        claims = {str(i): int(size) for i, size in enumerate(sizes)}
+        claims[str(self.liar)] *= lie.samples
+        self._claimed = Roster(samples=claims).weights
+        return self
+
+    @property
+    def weights(self) -> FloatArray:
+        return self._claimed
+
+    def collect(self, count: int | None = None) -> Reply:
+        reply = super().collect(count)
+        updates, seconds, norms = (
+            reply.updates.copy(),
+            reply.seconds.copy(),
+            reply.grad_norms.copy(),
+        )
+        for i in np.flatnonzero(reply.clients == self.liar).tolist():
+            lie, now = self.lie, self._round
+            updates[i] *= lie.scale(now, 1.0)
+            seconds[i] = lie.seconds(now, seconds[i])
+            norms[i] = norms[i] if lie.norm is None else lie.norm
+        lasted = float(seconds.max(initial=0.0))
+        return self._screened(reply, updates, seconds, norms)._replace(waited=lasted)
+
+    def submit(self, task: Task) -> None:
+        self._round = task.round_index
+        super().submit(task)
+
+    def _screened(
+        self, reply: Reply, updates: FloatArray, seconds: FloatArray, norms: FloatArray
+    ) -> Reply:
+        border, fine = self._border, []
+        clients = reply.clients.tolist()
+        said = zip(clients, updates, norms.tolist(), seconds.tolist(), strict=True)
+        border.meet(Said(i, u, g, None, s) for i, u, g, s in said)
+        for i, client in enumerate(clients):
+            try:
+                border.update(client, updates[i], length=updates.shape[1])
+                length = float(np.linalg.norm(updates[i]))
+                norms[i] = border.grad_norm(client, float(norms[i]), length)
+                seconds[i] = border.took(client, float(seconds[i]))
+                fine.append(i)
+            except BadReplyError:
+                border.forget(client)
+        return reply._replace(
+            clients=reply.clients[fine],
+            updates=updates[fine],
+            seconds=seconds[fine],
+            grad_norms=norms[fine],
+        )
+
+    def honest_loss(self, parameters: FloatArray) -> float:
+        """Return the loss over the samples of all clients but the liar."""
+        train_data = self.data.train
+        every = self.model.losses(parameters, self._whole_train_x, train_data.y)
+        first, end = train_data.offsets[self.liar : self.liar + 2]
+        return float(np.delete(every, np.s_[first:end]).mean(dtype=np.float64))
+
+    def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:
+        del parameters, due
+        return None
+
+
+class Found(NamedTuple):
+    share: float
+    loss: float
+    seconds: float
+
+
+def run(scheme: str, lie: Lie, seed: int, server: str) -> Found:
+    study = load_study("simulation-1", [*SETTINGS, "devices.known=false"])
+    plain = simulator(study, seed)
+    fleet = Remote(
+        plain.data, plain.model, plain.times, plain.seeds,
+        local_steps=20, batch=24, times_known=False,
+    ).lying(lie)  # fmt: skip
+    cap: dict[str, Any] = {} if scheme == "pace" else {"max_weight": 1.0}
+    refresh = lie.refresh if scheme != "pace" else 10
+    sampler = sampler_for(scheme, K, learn=WarmUp(WARM_UP), refresh=refresh, **cap)
+    outcome = train(
+        fleet, sampler, schedule=inverse(0.1), stop=Stop(rounds=ROUNDS, blind=True),
+        seeds=Seeds(seed), server=server_named(server, sampler),
+    )  # fmt: skip
+    rows = outcome.history.rows[1:]
+    share = np.mean([fleet.liar in (*row.clients, *row.missing) for row in rows])
+    seconds = np.mean([row.round_seconds for row in rows[30:]])
+    return Found(float(share), fleet.honest_loss(outcome.state.parameters), float(seconds))
+
+
+def main() -> None:
+    parser = ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--schemes", default=",".join(SCHEMES))
+    parser.add_argument("--servers", default="auto")
+    parser.add_argument("--lies", default="", help="those whose names hold one of these words")
+    options = parser.parse_args()
+    for scheme in options.schemes.split(","):
+        for server in options.servers.split(","):
+            rows = []
+            for lie in LIES:
+                if not any(word in lie.name for word in options.lies.split(",")):
+                    continue
+                if scheme == "pace" and lie.refresh is None:
+                    continue
+                found = [run(scheme, lie, seed, server) for seed in range(options.seeds)]
+                share, loss, seconds = np.mean(found, axis=0)
+                rows.append((lie.name, f"{100 * share:.0f} %", f"{loss:.3f}", f"{seconds:.2f}"))
+            print(f"\n{scheme}, server {server}")
+            print_table(("lie", "share of rounds", "final loss", "seconds a round"), rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Nobody whom we cannot look into is in most of the rounds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedpace.checks import FloatArray, IntArray, number
+from fedpace.errors import InputError
+from fedpace.rounds.backend import Reply
+from fedpace.sampling.design import Draw
+
+# Of the rounds that a remote client is in at most, where nobody says otherwise.
+LARGEST_SHARE = 0.5
+# Or this times its fair share, in fleets so small that half of the rounds is little.
+OVER_FAIR = 2.0
+# How much the latest round counts in how often a client is drawn.
+LATEST = 0.1
+# Rounds before which a client has not been asked in any share of them, and the least probability
+# with which it is kept, so that it counts for five times as much at most.
+FEWEST_ROUNDS, LEAST_KEPT = 20, 0.2
+
+
+def checked_share(name: str, share: float) -> float:
+    """Return a share of the rounds, or say what is wrong with it."""
+    value = number(name, share, "give 0.5")
+    if not 0 < value <= 1:
+        raise InputError(f"{name} must lie in (0, 1], got {value:g}; give 1 for no limit")
+    return value
+
+
+def thinned(
+    draw: Draw, often: FloatArray, asked: FloatArray, *, share: float, rng: np.random.Generator
+) -> Draw:
+    """Leave out clients that are drawn in more than a share of the rounds, by chance.
+
+    `often`[i] is the share of the latest rounds in which the design drew client i, `asked`[i] that
+    of all rounds in which it was asked. With s = max(share, 2 m / N) it is kept with probability
+    r_i = s / often_i · min(1, s / asked_i), from 0.2 to 1, and then weighs 1/r_i times as much: r
+    depends on the past only, so that the aggregate keeps its mean, whatever the design. The
+    generator is used only where somebody may be left out.
+
+    >>> rng, draw = np.random.default_rng(2), Draw(np.array([0, 1]), np.array([0.25, 0.75]))
+    >>> often = asked = np.append([1.0, 0.1], np.zeros(18))
+    >>> thinned(draw, often, asked / 2, share=0.5, rng=rng)
+    Draw(clients=array([0, 1]), weights=array([0.5 , 0.75]), tier=-1)
+
+    The first is always drawn: it is kept with probability one half, and counts twice.
+    """
+    most = max(share, OVER_FAIR * draw.clients.size / often.size)
+    tiny = np.finfo(float).tiny
+    kept_with = np.minimum(most / np.maximum(often[draw.clients], tiny), 1.0)
+    kept_with *= np.minimum(most / np.maximum(asked[draw.clients], tiny), 1.0)
+    kept_with = np.maximum(kept_with, LEAST_KEPT)
+    if (kept_with == 1).all():
+        return draw
+    kept = rng.random(kept_with.size) < kept_with
+    weights = draw.weights[kept] / kept_with[kept]
+    return draw._replace(clients=draw.clients[kept], weights=weights)
+
+
+def drawn_often(often: FloatArray, draw: Draw, n: int) -> FloatArray:
+    """Return the share of the latest rounds in which each of `n` clients was drawn, with this."""
+    more = np.zeros(max(n - often.size, 0))
+    found: FloatArray = np.append((1 - LATEST) * often, more)
+    found[draw.clients] += LATEST
+    return found
+
+
+def asked_share(asked: IntArray, rounds: int, n: int) -> FloatArray:
+    """Return the share of all rounds in which each of `n` clients was asked."""
+    found = np.zeros(n)
+    found[: asked.size] = asked / max(rounds, FEWEST_ROUNDS)
+    return found
+
+
+def agreement(weights: FloatArray, reply: Reply) -> FloatArray:
+    """Return the cosine between each update and the weighted sum of the others in its round.
+
+    NaN where there is no other, or no length.
+    """
+    updates = reply.updates
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        others = weights @ updates - weights[:, None] * updates
+        lengths = np.sqrt(np.vecdot(updates, updates) * np.vecdot(others, others))
+        found: FloatArray = np.vecdot(updates, others) / lengths
+    found[~np.isfinite(found)] = np.nan
+    return found if updates.shape[0] > 1 else np.full(updates.shape[0], np.nan)
