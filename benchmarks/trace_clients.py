@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from statistics import median
+from typing import Any
 
 import numpy as np
 from tables import print_table, seconds
@@ -41,7 +42,7 @@ def measured(clients: int, scheme: str, availability: str) -> dict[str, float]:
     )  # fmt: skip
     began = time.process_time()
     backend = simulator(study, 0)
-    how = {"schedule": constant(0.05), "stop": Stop(blind=True), "seeds": Seeds(0)}
+    how: dict[str, Any] = {"schedule": constant(0.05), "stop": Stop(blind=True), "seeds": Seeds(0)}
     run = Run(backend, sampler_for(scheme, 100), evaluate_every=0, **how)
     started = time.process_time() - began
     spent = []

@@ -33,7 +33,7 @@ from fedpace.studies.study import Study
 from tests.studies.clusters import Cluster, cluster
 from tests.studies.tiny import tiny_study
 
-from .fakes import Fixed, assert_same_outcome, small_simulator
+from .fakes import Fixed, assert_same_outcome, small_simulator, task
 
 pytest.importorskip("distributed")
 
@@ -66,6 +66,22 @@ def test_knows_what_the_simulator_knows(workers: Workers) -> None:
     np.testing.assert_array_equal(backend.initial(), other.initial())
     assert backend.evaluate(other.initial()) == other.evaluate(other.initial())
     assert backend.evaluate(other.initial(), due=False) is None
+
+
+def test_clients_say_how_a_model_does(workers: Workers) -> None:
+    backend, other = Spread(workers.client, twin), twin()
+    asked = task([1, 4], other.initial())
+    ways: list[dict[str, Any]] = [{}, {"samples": 5}, {"held_out": True}]
+    for more in ways:
+        for mine, theirs in zip(
+            backend.probe(asked, **more), other.probe(asked, **more), strict=True
+        ):
+            np.testing.assert_array_equal(mine, theirs)
+    for backend_like in (backend, other):
+        backend_like.submit(asked._replace(losses=True))
+    np.testing.assert_array_equal(backend.collect().rms_losses, other.collect().rms_losses)
+    assert backend.evaluate(other.initial()) == other.evaluate(other.initial())
+    assert backend.slow_accuracy == other.slow_accuracy
 
 
 def hidden() -> Simulator:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -114,14 +113,10 @@ class Probe(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """The global loss F(w) = Σ p_i F_i(w), and the accuracy on what clients held back.
-
-    `slow_accuracy` is that on the slowest fifth of clients, NaN where nobody knows.
-    """
+    """The global loss F(w) = Σ p_i F_i(w), and the accuracy on what clients held back."""
 
     loss: float
     accuracy: float
-    slow_accuracy: float = math.nan
 
 
 class Backend(Protocol):
@@ -130,7 +125,8 @@ class Backend(Protocol):
     A round submits a task and collects all replies. Without a barrier, tasks are submitted and
     replies collected a few at a time. A backend whose clients can say how a model does, before
     they are drawn, also has `probe(task, samples=None, held_out=False) -> Probe`: on so many of
-    their samples, on all, or on those held out.
+    their samples, on all, or on those held out. One that knows has `slow_accuracy`: that of the
+    model evaluated last on what the slowest fifth of clients hold back.
     """
 
     @property

@@ -200,6 +200,8 @@ class Simulator(Held, SimulatedClock):
 
     def __post_init__(self) -> None:
         super().__init__()
+        # Of the model evaluated last, on what the slowest fifth of clients hold back.
+        self.slow_accuracy = math.nan
 
     @cached_property
     def weights(self) -> FloatArray:
@@ -258,8 +260,8 @@ class Simulator(Held, SimulatedClock):
             return None
         right = self.right(parameters)
         slow = right[self._slowest]
-        slow_accuracy = float(slow.mean()) if slow.size else math.nan
-        return Evaluation(self.loss(parameters), float(right.mean()), slow_accuracy)
+        self.slow_accuracy = float(slow.mean()) if slow.size else math.nan
+        return Evaluation(self.loss(parameters), float(right.mean()))
 
     @cached_property
     def _slowest(self) -> NDArray[np.bool_]:

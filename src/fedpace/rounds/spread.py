@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -54,6 +55,7 @@ class Spread(SimulatedClock):
         self, client: Any, make_simulator: Callable[..., Simulator], *arguments: Any
     ) -> None:
         super().__init__()
+        self.slow_accuracy = math.nan  # as the simulator's
         self._client = client
         self._recipe = _Recipe(uuid.uuid4().hex, make_simulator, arguments)
         described = client.submit(_described, self._recipe, pure=False)
@@ -89,8 +91,9 @@ class Spread(SimulatedClock):
         """Return the global loss and the test accuracy, from one worker."""
         if not due:
             return None
-        task = self._client.submit(_called, self._recipe, "evaluate", parameters, pure=False)
-        evaluation: Evaluation = task.result()
+        task = self._client.submit(_evaluated, self._recipe, parameters, pure=False)
+        evaluation: Evaluation
+        evaluation, self.slow_accuracy = task.result()
         return evaluation
 
 
@@ -118,6 +121,11 @@ def _described(recipe: _Recipe) -> tuple[FloatArray, RoundTimes, bool, FloatArra
     """Return what is known of the clients without their data."""
     simulator = _simulator(recipe)
     return simulator.weights, simulator.times, simulator.times_known, simulator.initial()
+
+
+def _evaluated(recipe: _Recipe, parameters: FloatArray) -> tuple[Evaluation | None, float]:
+    simulator = _simulator(recipe)
+    return simulator.evaluate(parameters), simulator.slow_accuracy
 
 
 def _called(recipe: _Recipe, method: str, argument: Any, **more: Any) -> Any:

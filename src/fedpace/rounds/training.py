@@ -104,7 +104,7 @@ class Training:
         self.state = State(parameters, 0, 0.0, phase=phase.name, sampler=sampler, server=server)
         self._rng = self._seeds.stream(*phase.stream)
         found = self.backend.evaluate(parameters, due=not self._stop.blind)
-        loss, accuracy = (math.nan, math.nan) if found is None else found[:2]
+        loss, accuracy = (math.nan, math.nan) if found is None else found
         row = Row(phase.name, 0, 0.0, loss, accuracy, 0.0, 0.0)
         self.state = phase.kept(START, self.state, row)
         self._record(row)
@@ -154,7 +154,8 @@ class Training:
         due = bool(promise) or unknown or (every > 0 and row.round % every == 0)
         found = self.backend.evaluate(self.state.parameters, due=due)
         if found is not None:
-            row = row._replace(accuracy=found.accuracy, slow_accuracy=found.slow_accuracy)
+            slow = getattr(self.backend, "slow_accuracy", math.nan)
+            row = row._replace(accuracy=found.accuracy, slow_accuracy=slow)
             if not (self._stop.blind and math.isnan(found.loss)):
                 return row._replace(loss=found.loss)
         unmeasured = row._replace(loss=math.nan)
