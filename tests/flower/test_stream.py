@@ -136,8 +136,9 @@ def test_the_run_is_stored_for_a_report(tmp_path: Path) -> None:
     ],
 )
 def test_says_what_does_not_go_together(settings: dict[str, Any], message: str) -> None:
+    usual: dict[str, Any] = {"k": 3, "scheme": "weighted", "mode": "asynchronous"}
     with pytest.raises(InputError, match=message):
-        AdaptiveSampling(**{"k": 3, "scheme": "weighted", "mode": "asynchronous"} | settings)
+        AdaptiveSampling(**usual | settings)
 
 
 def test_another_loop_is_refused() -> None:

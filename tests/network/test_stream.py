@@ -19,7 +19,8 @@ from tests.network.lead import ABOUT
 
 
 def streamed(devices: Any, rounds: int, **more: Any) -> list[Row]:
-    how = {"at_once": 2, "buffer": 2, "schedule": inverse(0.1), "seeds": Seeds(0)} | more
+    how: dict[str, Any] = {"at_once": 2, "buffer": 2, "schedule": inverse(0.1)} | more
+    how.setdefault("seeds", Seeds(0))
     sampler = stream_sampler_for("uniform", 2, buffer=2, times_known=False)
     stop = Stop(rounds=rounds)
     outcome = train(devices, sampler, mode="asynchronous", stop=stop, **how)

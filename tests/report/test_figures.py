@@ -17,6 +17,7 @@ from PIL import Image
 
 import fedpace
 from fedpace import SCHEMES, InputError
+from fedpace.estimation.no_barrier import PUBLISHED
 from fedpace.estimation.policy import OURS
 from fedpace.report.figures import (
     COLOURS,
@@ -214,7 +215,7 @@ def legend_texts(figure: Figure) -> Sequence[str]:
 
 
 def test_every_scheme_has_a_colour_of_its_own() -> None:
-    assert list(COLOURS) == [*SCHEMES, *OURS]
+    assert list(COLOURS) == [*SCHEMES, *OURS, *PUBLISHED]
     assert len(set(COLOURS.values())) == len(COLOURS)
 
 

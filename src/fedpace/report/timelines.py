@@ -46,11 +46,12 @@ def _timeline(run: StoredRun, usual: FloatArray) -> Timeline:
     parts = (f"{PHASES.get(each.phase, each.phase)} {_rounds(each)}" for each in stages)
     shortened = f"; the run has {len(every):,}" * (len(rows) < len(every))
     some = f" Clients shown: {len(clients):,} of {len(clients) + left_out:,}." if left_out else ""
+    unit = "Steps" if run.study.training.asynchronous else "Rounds"
     return Timeline(
         run.scheme,
         run.study.title,
         f"Who was drawn and how long each took: {run.scheme}, seed {run.seed}",
-        f"{'Steps' if run.study.training.asynchronous else 'Rounds'} shown: {', '.join(parts)}{shortened}.{some} "
+        f"{unit} shown: {', '.join(parts)}{shortened}.{some} "
         f"{how_measured(run.study) or SIMULATED}",
         clients,
         usual,
