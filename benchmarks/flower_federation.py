@@ -25,8 +25,9 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "flower"
-SCHEMES = ("fedavg", "uniform", "optimal-mean", "optimal-max", "pace")
-DEFAULT = ("fedavg", "optimal-mean", "pace")
+NO_BARRIER = "pace-no-barrier"
+SCHEMES = ("fedavg", "uniform", "optimal-mean", "optimal-max", "pace", NO_BARRIER)
+DEFAULT = ("fedavg", "optimal-mean", "pace", NO_BARRIER)
 # Such that FedAvg needs some thirty rounds.
 STEPS, RATE = 10, 0.003
 FASTEST, SLOWEST = 0.2, 7.0
@@ -115,6 +116,8 @@ def floor(out: Path, waits: list[float]) -> None:
 
     beyond: list[float] = []
     for path in sorted(out.parent.glob(f"{out.name}.*.csv")):
+        if NO_BARRIER in path.name:
+            continue
         with path.open() as file:
             for row in csv.DictReader(file):
                 if row["clients"]:

@@ -75,6 +75,9 @@ def chosen(scheme: str, k: int, nodes: int) -> Strategy:
         )
     if scheme == "pace":
         return AdaptiveSampling(k, expected_nodes=nodes, fraction_evaluate=0.0)
+    if scheme == "pace-no-barrier":
+        mode = "asynchronous"
+        return AdaptiveSampling(k, mode=mode, expected_nodes=nodes, fraction_evaluate=0.0)
     return AdaptiveSampling(
         k, scheme, pilots=WarmUp(5), refresh=5, expected_nodes=nodes, fraction_evaluate=0.0
     )
