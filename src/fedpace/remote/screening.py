@@ -32,7 +32,7 @@ WIDEST_LOSS = 10.0
 # looks fast, but not without end.
 SHORTEST_TIME = 1 / 20
 # Seconds below which times are not judged: a scheduler's whim is a factor of more than that.
-SHORTEST_JUDGED = 0.005
+SHORTEST_JUDGED = 0.02
 # Replies that tell what is usual, and the latest that are remembered. Of fewer others, but not of
 # one alone, the extremes tell it.
 FEWEST, MEMORY = 5, 200
