@@ -16,13 +16,13 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedpace.checks import positive_count
 from fedpace.errors import InputError
-from fedpace.flower.buffers import Buffered
 from fedpace.flower.grid_backend import CentralEvaluation, GridBackend, Training
 from fedpace.flower.keeping import FleetCheckpoint, alone_with, checkpoint_of, stored
 from fedpace.flower.reading import without_failures
 from fedpace.flower.records import Layout, mean_metrics
 from fedpace.flower.settings import Settings
 from fedpace.remote.roster import Roster
+from fedpace.rounds.buffers import Buffered
 from fedpace.rounds.rows import History
 from fedpace.rounds.run import Run
 from fedpace.rounds.stopping import Stop

@@ -32,6 +32,7 @@ from fedpace.models.model import Model
 from fedpace.profile import Profile
 from fedpace.rounds import schedules
 from fedpace.rounds.backend import Backend
+from fedpace.rounds.buffers import buffered
 from fedpace.rounds.checkpoint import Journal
 from fedpace.rounds.rows import Row
 from fedpace.rounds.run import train
@@ -54,6 +55,8 @@ from fedpace.times.traces import data_file, whole_file
 PIXELS = 28 * 28
 # The kinds of data that can be drawn here.
 KINDS = "synthetic, mnist or emnist-lower"
+# What of the training's section is for clients.
+LOCAL = {"local_steps", "batch", "weight_decay", "clip", "optimiser", "proximal"}
 # What of the devices' section makes times vary.
 VARIATION = {"noise", "drift", "period", "busy", "busy_factor", "spell"}
 SCHEDULES: dict[str, Callable[..., schedules.Schedule]] = {
@@ -82,7 +85,7 @@ def run_with(
     return train(
         backend,
         drawn_by,
-        server=server_named(study.training.server, drawn_by),
+        server=buffered(server_named(study.training.server, drawn_by), backend),
         schedule=parsed_schedule(study.training.schedule),
         stop=stopping(study),
         seeds=Seeds(seed),
@@ -206,7 +209,7 @@ def simulator(study: Study, seed: int) -> Simulator:
     seeds = Seeds(seed)
     data = split(study, seed)
     usual = drawn_times(study, study.devices.times, seeds, train=data.train)
-    local = study.training.model_dump(include={"local_steps", "batch", "weight_decay", "clip"})
+    local = study.training.model_dump(include=LOCAL)
     times, known = round_times(study, usual, seeds), study.devices.known
     return Simulator(data, model(study, data), times, seeds, times_known=known, **local)
 

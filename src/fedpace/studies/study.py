@@ -124,6 +124,8 @@ class TrainingSection(_Section):
     In the `mode` "asynchronous" no round is waited for: `at_once` clients are at work, by default
     `k`, and every `buffer` updates make a step, by default as many as the scheme says, else
     `at_once`. Rounds are then steps, and schemes that would have pilots warm up.
+
+    Clients take steps of `optimiser`: sgd, momentum:BETA or adam; `proximal` is μ of FedProx.
     """
 
     k: Count = 10
@@ -134,6 +136,8 @@ class TrainingSection(_Section):
     schedule: str = "inverse:0.1"
     weight_decay: AtLeastZero = 0.0
     clip: Positive | None = None
+    optimiser: str = "sgd"
+    proximal: AtLeastZero = 0.0
     server: str = "auto"
     mode: Literal["synchronous", "asynchronous"] = "synchronous"
     at_once: Count | None = None
