@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedpace.checks import FloatArray
 from fedpace.profile import Profile
 from fedpace.rounds.backend import Backend
 from fedpace.rounds.checkpoint import Journal
@@ -31,6 +32,11 @@ class Outcome(NamedTuple):
     design: Design | Dispatch
     profile: Profile
     notes: Mapping[str, Any] = {}
+
+    @property
+    def parameters(self) -> FloatArray:
+        """The trained model, as one vector; `TorchModel.module` makes a module of it."""
+        return self.state.parameters
 
 
 class Training:

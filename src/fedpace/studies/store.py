@@ -24,7 +24,7 @@ from fedpace.lookup import fingerprint
 from fedpace.profile import Profile
 from fedpace.rounds.rows import History, packed_rows, unpacked_rows
 from fedpace.rounds.training import Outcome
-from fedpace.studies.study import Study
+from fedpace.studies.study import OWN, Study
 
 # What names a configuration without changing a number.
 NAMES = {"name", "title", "paper", "paper_loss"}
@@ -36,7 +36,10 @@ COLUMNS = ("weights", "times", "grad_norms")
 
 @dataclass(frozen=True, eq=False)
 class StoredRun:
-    """A finished run as read from disk; `q` is None for a design without probabilities."""
+    """A finished run as read from disk.
+
+    `q` is None for a design without probabilities, `parameters` where they were not to be saved.
+    """
 
     study: Study
     scheme: str
@@ -47,6 +50,7 @@ class StoredRun:
     q: FloatArray | None
     profile: Profile
     ratio: RatioEstimate | None
+    parameters: FloatArray | None = None
 
 
 class DamagedRunError(Exception):
@@ -156,7 +160,14 @@ def _identity(study: Study, scheme: str, seed: int) -> list[Any]:
     """Return what determines a run's numbers: settings that are not the usual ones, and files."""
     settings = study.model_dump(mode="json", exclude_defaults=True)
     numbers = {name: value for name, value in settings.items() if name not in NAMES}
-    own = {name: mark for name in (scheme, study.training.server) if (mark := fingerprint(name))}
+    for section in OWN:  # wherever the file is, its text counts
+        if source := numbers.get(section, {}).get("source"):
+            numbers[section] = numbers[section] | {"source": source.rpartition("/")[2]}
+    own = {
+        name.rpartition("/")[2] if name in study.own_names else name: mark
+        for name in (scheme, study.training.server, *study.own_names)
+        if (mark := fingerprint(name))
+    }
     return [fedpace.__version__, numbers, scheme, seed, own]
 
 
@@ -186,8 +197,13 @@ def _left_behind(path: Path) -> bool:
     return False
 
 
-def packed_run(study: Study, scheme: str, seed: int, outcome: Outcome) -> bytes:
-    """Return a finished run as the bytes of a file; the same run gives the same bytes."""
+def packed_run(
+    study: Study, scheme: str, seed: int, outcome: Outcome, *, save: bool = False
+) -> bytes:
+    """Return a finished run as the bytes of a file; the same run gives the same bytes.
+
+    With `save`, the trained parameters are in it.
+    """
     about: dict[str, Any] = {
         "identity": _identity(study, scheme, seed),
         "study": study.model_dump(mode="json"),
@@ -202,6 +218,8 @@ def packed_run(study: Study, scheme: str, seed: int, outcome: Outcome) -> bytes:
     }
     if (q := getattr(outcome.design, "q", None)) is not None:
         arrays["q"] = q
+    if save:
+        arrays["parameters"] = outcome.state.parameters
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
@@ -227,4 +245,5 @@ def _unpacked(contents: bytes, key: str) -> StoredRun:
         q=arrays.get("q"),
         profile=Profile(**columns, beta_over_alpha=about["beta_over_alpha"]),
         ratio=None if ratio is None else RatioEstimate(**ratio),
+        parameters=arrays.get("parameters"),
     )
