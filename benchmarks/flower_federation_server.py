@@ -74,7 +74,13 @@ def chosen(scheme: str, k: int, nodes: int) -> Strategy:
             min_available_nodes=nodes,
         )
     if scheme == "pace":
-        return AdaptiveSampling(k, expected_nodes=nodes, fraction_evaluate=0.0)
+        return AdaptiveSampling(k=k, query=True, expected_nodes=nodes, fraction_evaluate=0.0)
     return AdaptiveSampling(
-        k, scheme, pilots=WarmUp(5), refresh=5, expected_nodes=nodes, fraction_evaluate=0.0
+        query=True,
+        k=k,
+        scheme=scheme,
+        pilots=WarmUp(5),
+        refresh=5,
+        expected_nodes=nodes,
+        fraction_evaluate=0.0,
     )
