@@ -179,7 +179,11 @@ def _values(
     """Return the fields of the study; objects are given a name that tells them apart."""
     values: dict[str, Any] = {
         "name": name,
-        "data": {"kind": "own", "source": _given("data", split, _hash_of(split))},
+        "data": {
+            "kind": "own",
+            "source": _given("data", split, _hash_of(split)),
+            "clients": split.train.n,
+        },
         "model": {"kind": "own", "source": _given("model", model, _mark(model, split, loss))},
         "devices": {"times": times if isinstance(times, str) else _times(times, split.train.n)},
         "training": {},

@@ -32,6 +32,8 @@ class Interval(NamedTuple):
 def mean_interval(values: Iterable[float]) -> Interval:
     """Return the mean of the finite values with Student's interval of the mean.
 
+    Of positive values it is taken on the logarithm, by the delta method: times are never negative.
+
     >>> mean_interval([1.0, 3.0, math.inf])._replace(low=0, high=0)
     Interval(value=2.0, low=0, high=0, seeds=2, bound='≥')
     """
@@ -41,6 +43,9 @@ def mean_interval(values: Iterable[float]) -> Interval:
         return Interval()
     mean, half = float(finite.mean()), _half_width(finite)
     bound = "≥" if finite.size < every.size else ""
+    if finite.min() > 0:
+        factor = math.exp(half / mean)
+        return Interval(mean, mean / factor, mean * factor, finite.size, bound)
     return Interval(mean, mean - half, mean + half, finite.size, bound)
 
 

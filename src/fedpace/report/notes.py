@@ -28,9 +28,9 @@ UNSUSTAINED_NOTE = "Runs ended at the first touch of the target: there is no sus
 def notes(summary: Summary) -> list[str]:
     """Return what a reader has to know to read the table."""
     lines = [
-        "Mean over seeds with its 95 % interval (Student's t). “Time vs” is the scheme's time over "
-        "the other's: the ratio of the means over the seeds that both have, with the interval of "
-        "the paired delta method on its logarithm. Rounds count the way of the final model: of "
+        "Mean over seeds with its 95 % interval (Student's t, on the logarithm). “Time vs” is the "
+        "scheme's time over the other's: the ratio of the means over the seeds that both have, with "
+        "the interval of the paired delta method on its logarithm. Rounds count the way of the final model: of "
         "the two pilots, the one that training went on from."
     ]
     lines += [*sustained_note(summary), *missed(summary), *measured_notes(summary.setup)]

@@ -79,6 +79,8 @@ def target_accuracy(setup: Setup) -> Interval:
     stop = setup.study.stop
     if stop.accuracy is not None:
         return Interval(stop.accuracy)
+    if not setup.study.measures_accuracy:
+        return Interval()
     arrivals = (arrival(run) for run in setup.of(PROPOSED))
     known = (row.accuracy for row in arrivals if row is not None)
     return mean_interval(accuracy for accuracy in known if not math.isnan(accuracy))

@@ -23,6 +23,8 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 # Sections that may be a user's own, and then a name alone.
 OWN = ("data", "model")
+# Losses of PyTorch models whose labels are numbers.
+OF_NUMBERS = ("mse", "mae", "huber")
 SETUPS = resources.files("fedpace.studies") / "setups"
 
 
@@ -297,6 +299,12 @@ class Study(_Section):
         if self.training.asynchronous and rounds != (None, None):
             raise ValueError("no round is waited for; set training.take and training.deadline none")
         return self
+
+    @property
+    def measures_accuracy(self) -> bool:
+        """Whether what is measured on held-out samples is a share, not another metric."""
+        named = self.model.metric or ("mae" if self.model.loss in OF_NUMBERS else "accuracy")
+        return named in ("accuracy", "label-accuracy")
 
     @property
     def own_names(self) -> list[str]:
