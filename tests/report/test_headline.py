@@ -1,11 +1,13 @@
 """Titles and the one sentence on a page."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.measure import Measurement
 
 from fedpace.report.headline import headline
+from fedpace.report.notes import diverged
 from fedpace.report.setups import setups_of
 from fedpace.report.study_tables import columns, heading, terminal_table
 from fedpace.report.summary import Summary, summarise
@@ -65,6 +67,14 @@ def test_tables_of_the_terminal_fit_80_columns(tmp_path: Path) -> None:
     console = Console(width=10_000)
     assert Measurement.get(console, console.options, table).maximum <= 80
     assert len(table.columns) >= 4
+
+
+def test_a_run_that_diverged_is_told_with_a_remedy(tmp_path: Path) -> None:
+    lines = [START, ("train", 1, 1.0, float("nan"), 0.1)]
+    run = replace(made_run(small_study(tmp_path), "uniform", 0, lines), ended="diverged")
+    (line,) = diverged(summarise(setups_of([run])[0]))
+    assert line.startswith("uniform: 1 run diverged")
+    assert "learning rate" in line
 
 
 def test_intervals_of_times_stay_positive(tmp_path: Path) -> None:

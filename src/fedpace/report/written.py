@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedpace.files import made_folder, write_text
+from fedpace.report.headline import headline
 from fedpace.report.latex import latex
 from fedpace.report.measured import measured_line
-from fedpace.report.notes import CAPTION, missed, sustained_note
+from fedpace.report.notes import CAPTION, diverged, missed, sustained_note
 from fedpace.report.page import page
 from fedpace.report.pictures import write_figures
 from fedpace.report.rerun import toml
@@ -41,6 +42,7 @@ class Report(NamedTuple):
         for summary in self.summaries:
             print_tables(terminal_table(summary))
             said = [*measured_line(summary.setup), *sustained_note(summary), *missed(summary)]
+            said += [*diverged(summary), *filter(None, [headline(summary)])]
             print(CAPTION, *map(printable, said), sep="\n", end="\n\n")
 
     def write_tables(self, out: Path) -> Iterator[Path]:

@@ -128,6 +128,11 @@ def run_study(
     count = usable_cores() if processes is None else positive_count("processes", processes)
     store = Store(directory)
     store.tidy()
+    if others := store.others_at_work():
+        say(
+            f"{directory}: process {others[0]} is at work here too; what either of them begins is "
+            "done by both: end one of them"
+        )
     todo = [job for job in jobs if not is_stored(store, study, job, say, save=save)]
     clock = _Progress(len(jobs), todo, show)
     wanted = _still_wanted(store, study, todo, clock, say)
@@ -137,7 +142,7 @@ def run_study(
     else:
         run = run_on_cluster if spread == "runs" else run_spread
         results = run(order, wanted, scheduler=scheduler, warn=say)
-    with closing(results):
+    with closing(results), store.at_work():
         failures = _stored(store, study, results, clock)
     return Finished(len(jobs) - len(failures), failures)
 

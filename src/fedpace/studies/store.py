@@ -30,6 +30,8 @@ from fedpace.studies.study import OWN, Study
 NAMES = {"name", "title", "paper", "paper_loss"}
 # Seconds. A run is a few hundred kilobytes: no write takes longer.
 LONGEST_WRITE = 3600.0
+# How the mark of a process that adds runs ends.
+AT_WORK = ".at-work"
 # What is kept of a profile besides β/α.
 COLUMNS = ("weights", "times", "grad_norms")
 
@@ -151,6 +153,30 @@ class Store:
                 if _left_behind(path):
                     path.unlink(missing_ok=True)
 
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Leave a mark that this process adds runs here, as long as it does."""
+        mark = self._folder / f".{os.getpid()}{AT_WORK}"
+        with contextlib.suppress(OSError):  # a folder that cannot be written says so elsewhere
+            self._folder.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                mark.unlink(missing_ok=True)
+
+    def others_at_work(self) -> list[int]:
+        """Return the other processes that add runs here; marks of those that died are removed."""
+        found = []
+        for mark in self._folder.glob(f".*{AT_WORK}"):
+            process = int(mark.name[1:].removesuffix(AT_WORK))
+            if _alive(process):
+                found += [process] if process != os.getpid() else []
+            else:
+                mark.unlink(missing_ok=True)
+        return found
+
     @property
     def _folder(self) -> Path:
         return self.directory / "runs"
@@ -190,11 +216,17 @@ def _left_behind(path: Path) -> bool:
     process = path.stem.rpartition("-")[2]
     if os.name == "nt" or not process.isdecimal():  # on Windows, asking would end the process
         return False
+    return not _alive(int(process))
+
+
+def _alive(process: int) -> bool:
+    if os.name == "nt":  # there, asking would end the process
+        return True
     try:
-        os.kill(int(process), 0)
+        os.kill(process, 0)
     except OSError as error:  # any other: the process is another user's
-        return isinstance(error, ProcessLookupError)
-    return False
+        return not isinstance(error, ProcessLookupError)
+    return True
 
 
 def packed_run(

@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Iterable
 from importlib import resources
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -219,6 +219,12 @@ class PilotsSection(_Section):
 
     thresholds: Annotated[tuple[Finite, ...], Field(min_length=1)]
     rounds: Count
+
+    @model_validator(mode="after")
+    def _fall(self) -> Self:
+        if any(a <= b for a, b in pairwise(self.thresholds)):
+            raise ValueError("thresholds must fall, as the loss does; give the highest first")
+        return self
 
 
 class StopSection(_Section):
