@@ -251,8 +251,8 @@ def test_numbers_on_the_page_are_those_of_the_csv(
         shown = dict(zip(titles, cells, strict=True))
         assert shown["scheme"] == record["scheme"]
         assert shown["reached"] == f"{record['reached']} of {record['runs']}"
-        for title, name in SHOWN.items():
-            compared += agree(shown[title], record, name)
+        for title, name in SHOWN.items():  # a column that holds nothing is left out
+            compared += agree(shown.get(title, ""), record, name)
     assert compared > 60
 
 
