@@ -73,11 +73,17 @@ def chosen(scheme: str, k: int, nodes: int) -> Strategy:
             min_train_nodes=k,
             min_available_nodes=nodes,
         )
-    if scheme == "pace":
-        return AdaptiveSampling(k, expected_nodes=nodes, fraction_evaluate=0.0)
-    if scheme == "pace-no-barrier":
-        mode = "asynchronous"
-        return AdaptiveSampling(k, mode=mode, expected_nodes=nodes, fraction_evaluate=0.0)
+    if scheme.startswith("pace"):
+        mode = "synchronous" if scheme == "pace" else "asynchronous"
+        return AdaptiveSampling(
+            k=k, mode=mode, query=True, expected_nodes=nodes, fraction_evaluate=0.0
+        )
     return AdaptiveSampling(
-        k, scheme, pilots=WarmUp(5), refresh=5, expected_nodes=nodes, fraction_evaluate=0.0
+        query=True,
+        k=k,
+        scheme=scheme,
+        pilots=WarmUp(5),
+        refresh=5,
+        expected_nodes=nodes,
+        fraction_evaluate=0.0,
     )

@@ -50,8 +50,10 @@ def strategy_of(scheme: str, grid: MemoryGrid, seed: int) -> Strategy:
         )
     usual = scheme == "pace"
     return AdaptiveSampling(
-        K,
-        scheme,
+        k=K,
+        scheme=scheme,
+        query=True,
+        count_start=True,
         pilots=None if usual else WarmUp(5),
         refresh=10 if usual else 5,
         expected_nodes=NODES,

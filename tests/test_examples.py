@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+FASHION = Path("/usr/share/datasets/fashion-mnist")
 
 
 def output(script: Path, folder: Path) -> str:
@@ -17,7 +18,7 @@ def output(script: Path, folder: Path) -> str:
         capture_output=True,
         text=True,
         cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "BROWSER": "true"},
     )
     assert done.returncode == 0, done.stderr
     assert not done.stderr
@@ -26,13 +27,23 @@ def output(script: Path, folder: Path) -> str:
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
 def test_runs_without_a_warning_and_prints_something(script: Path, tmp_path: Path) -> None:
+    if script.stem == "fashion_mnist" and not FASHION.is_dir():
+        pytest.skip("needs Debian's package dataset-fashion-mnist")
     printed = output(script, tmp_path)
     assert printed.strip()
     if script.stem == "own_model":
         uniform, optimal = (float(each) for each in re.findall(r"takes +(\d+) s", printed))
         assert optimal < uniform
+    if script.stem == "fashion_mnist":
+        assert "pace" in printed
+        assert (tmp_path / "runs" / "report.html").exists()
 
 
 def test_an_own_model_takes_less_than_forty_lines() -> None:
     (script,) = (each for each in EXAMPLES if each.stem == "own_model")
     assert len(script.read_text(encoding="utf-8").splitlines()) < 40
+
+
+def test_an_own_network_is_compared_in_at_most_25_lines() -> None:
+    (script,) = (each for each in EXAMPLES if each.stem == "fashion_mnist")
+    assert len(script.read_text(encoding="utf-8").splitlines()) <= 25

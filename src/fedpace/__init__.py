@@ -1,5 +1,8 @@
 """Reach a federated-learning target sooner in wall-clock time, by choosing whom to draw."""
 
+from importlib import import_module
+from typing import Any
+
 from fedpace.data.shards import Shards, Split
 from fedpace.errors import InputError, TooFewClientsError
 from fedpace.estimation.pace import Pace
@@ -30,7 +33,6 @@ from fedpace.sampling.plan import Prediction, plan
 from fedpace.sampling.round_time import (
     expected_round_time,
     mean_round_time,
-    round_time_gradient,
 )
 from fedpace.sampling.schemes import SCHEMES, Scheme
 from fedpace.sampling.solution import Solution
@@ -47,8 +49,15 @@ __all__ = [
     "Plan", "Prediction", "Presence", "Profile", "Reply", "RoundTimes", "Row", "Run", "Sampler",
     "Scheme", "Seeds", "Server", "Shards", "Simulator", "Solution", "Solve", "Split",
     "Steady", "Stop", "Systematic", "Task", "Tiered", "TooFewClientsError",
-    "Varying", "WarmUp", "WithReplacement", "Yogi", "constant", "convergence_bound",
+    "Varying", "WarmUp", "WithReplacement", "Yogi", "compare", "constant", "convergence_bound",
     "expected_round_time", "inverse", "mean_round_time", "plan", "predicted_rounds",
-    "predicted_time", "round_time_gradient", "sampler_for", "solve_max_time", "solve_mean_time",
+    "predicted_time", "sampler_for", "solve_max_time", "solve_mean_time",
     "solve_tiers", "train", "variance_term",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Load `compare`, which needs the extras sim and report, where it is asked for."""
+    if name == "compare":
+        return import_module("fedpace.comparison").compare
+    raise AttributeError(f"module 'fedpace' has no attribute '{name}'")

@@ -18,6 +18,9 @@ from fedpace.errors import InputError, nearest
 
 # The text of files that are not on this machine, by the name that they were given with.
 _sources: dict[str, str] = {}
+# Objects that a script gave, by the name that stands for them.
+GIVEN = "given:"
+_given: dict[str, Any] = {}
 
 
 def found(name: object, known: Mapping[str, Any], *, argument: str, group: str) -> Any:
@@ -35,6 +38,11 @@ def found(name: object, known: Mapping[str, Any], *, argument: str, group: str) 
         raise InputError(f"{argument} must be a name, got {name!r:.60}; {nearest('', known)}")
     if name in known:
         return known[name]
+    if name.startswith(GIVEN):
+        if name not in _given:
+            problem = f"{argument} must be given by the script that made it, got '{name}'"
+            raise InputError(f"{problem}; run that script again")
+        return _given[name]
     place, colon, attribute = name.rpartition(":")
     entries = {} if colon else {entry.name: entry for entry in entry_points(group=group)}
     if name in entries:
@@ -61,6 +69,16 @@ def sources(names: Iterable[str]) -> dict[str, str]:
 def provide(texts: Mapping[str, str]) -> None:
     """Use these texts instead of files, which another machine may not have."""
     _sources.update(texts)
+
+
+def give(objects: Mapping[str, Any]) -> None:
+    """Let names that begin with "given:" stand for these objects in this process."""
+    _given.update(objects)
+
+
+def given_among(names: Iterable[object]) -> dict[str, Any]:
+    """Return the objects that a script gave for these names."""
+    return {name: _given[name] for name in names if isinstance(name, str) and name in _given}
 
 
 def label(given: object, known: Mapping[str, Any] | None = None) -> str:

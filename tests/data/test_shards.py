@@ -34,7 +34,7 @@ def test_a_client_is_a_view_not_a_copy() -> None:
 
 @pytest.mark.parametrize(
     ("x", "y"),
-    [(np.ones(3), np.zeros(3)), (np.ones((3, 2)), np.zeros(2)), (np.ones((3, 2)), np.eye(3))],
+    [(np.ones(3), np.zeros(3)), (np.ones((3, 2)), np.zeros(2)), (np.ones((3, 2)), np.eye(2))],
 )
 def test_refuses_classes_that_do_not_fit_the_samples(x: np.ndarray, y: np.ndarray) -> None:
     with pytest.raises(InputError, match=r"y must .*got shapes .*; give x as"):
@@ -45,3 +45,17 @@ def test_refuses_classes_that_do_not_fit_the_samples(x: np.ndarray, y: np.ndarra
 def test_refuses_offsets_that_do_not_rise_from_first_to_last(offsets: list[int]) -> None:
     with pytest.raises(InputError, match=r"offsets must rise from 0 .* 3; use Shards"):
         Shards(np.ones((3, 2)), np.zeros(3, dtype=np.int64), np.array(offsets, dtype=np.int64))
+
+
+def test_labels_that_are_no_integers_stay_as_they_are() -> None:
+    shards = Shards.from_clients(
+        [np.ones((2, 1)), np.ones((1, 1))], [np.array([0.9, 0.2]), np.array([1.5])]
+    )
+    assert shards.y.tolist() == [0.9, 0.2, 1.5]
+    with pytest.raises(InputError, match="y must be classes, integers from 0, got float64"):
+        _ = shards.classes
+
+
+def test_samples_and_labels_may_have_any_shape() -> None:
+    shards = Shards.from_clients([np.ones((2, 1, 4, 4))], [np.zeros((2, 5), np.int32)])
+    assert (shards.x.shape, shards.client(0).y.shape) == ((2, 1, 4, 4), (2, 5))

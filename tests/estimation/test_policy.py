@@ -16,6 +16,12 @@ from fedpace.sampling.design import Design
 from fedpace.sampling.schemes import SCHEMES
 from tests.rounds.fakes import Fixed
 
+
+def test_thresholds_that_rise_are_refused() -> None:
+    with pytest.raises(InputError, match="thresholds must fall"):
+        Pilots([1.0, 1.2], 4)
+
+
 LEARN: list[Pilots | WarmUp] = [Pilots([1.0], 4), WarmUp(6)]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme.py"
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpace.checks import FloatArray
-from fedpace.estimation.learned import LATEST, estimated_times, learn, nothing_learned
+from fedpace.estimation.learned import COLD, LATEST, estimated_times, learn, nothing_learned
 from fedpace.rounds.rows import Row
 from tests.rounds.fakes import row
 
@@ -36,6 +36,8 @@ def directly(rows: list[Row], n: int) -> list[float]:
             lasted |= dict.fromkeys(each.missing.tolist(), each.round_seconds)
             if client in lasted:
                 count += 1
+                if count == 2 and mean > COLD * lasted[client]:
+                    mean = lasted[client]  # the first was a cold start
                 mean += max(LATEST, 1 / count) * (lasted[client] - mean)
         if count:
             means[client] = mean

@@ -126,6 +126,7 @@ def grid_with(**options: Any) -> MemoryGrid:
 def strategy_on(grid: MemoryGrid, **settings: Any) -> AdaptiveSampling:
     usual: dict[str, Any] = {
         "k": 4, "scheme": "optimal-mean", "pilots": WarmUp(5),
-        "min_available_nodes": CLIENTS, "fraction_evaluate": 0.0,
+        "min_available_nodes": CLIENTS, "fraction_evaluate": 0.0, "query": True,
+        "count_start": True,
     }  # fmt: skip
     return AdaptiveSampling(**(usual | settings), clock=grid.clock)

@@ -26,7 +26,7 @@ def grid_of(*partitions: int, query: bool = True, first_id: int = 1000) -> Memor
 def census_of(
     grid: MemoryGrid, at_least: int, *, names: Iterable[str] = (), **settings: Any
 ) -> Census:
-    known = Settings(1, min_available_nodes=at_least, **settings)
+    known = Settings(**{"k": 1, "query": True, "min_available_nodes": at_least} | settings)
     return Census(Mail(grid, grid.clock), Nodes(Roster(names)), known)
 
 

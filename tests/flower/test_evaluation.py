@@ -63,7 +63,7 @@ def test_nobody_is_waited_for_to_evaluate() -> None:
             return super().configure_evaluate(server_round, arrays, config, grid)
 
     grid = grid_with()
-    strategy = Leaving(4, "uniform", clock=grid.clock)
+    strategy = Leaving(k=4, scheme="uniform", count_start=True, clock=grid.clock)
     result = strategy.start(grid, START, num_rounds=2)
     assert not result.evaluate_metrics_clientapp
     assert grid.time == pytest.approx(strategy.history.rows[-1].seconds)
@@ -85,7 +85,7 @@ def test_evaluations_that_fail_are_mentioned(caplog: pytest.LogCaptureFixture) -
             return [Message(content, node, "evaluate.broken"), *messages[1:]]
 
     grid = MemoryGrid(app, steady, partitions=range(CLIENTS))
-    Own(4, "uniform", clock=grid.clock).start(grid, START, num_rounds=1)
+    Own(k=4, scheme="uniform", query=True, clock=grid.clock).start(grid, START, num_rounds=1)
     assert "1 of 12 evaluations failed, the first with error 2" in caplog.text
     assert "no test data" in caplog.text
 

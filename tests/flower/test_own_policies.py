@@ -158,12 +158,12 @@ def test_by_default_it_is_pace_with_its_own_warm_up_and_no_cap() -> None:
     assert strategy.learning_rounds == 3
     assert strategy.about()["flower"] == "pace"
     assert strategy.about()["pilots"] == {"rounds": 3}
-    given = AdaptiveSampling(10, pilots=WarmUp(7), max_weight=0.5, refresh=4, c_over_s0=2.0)
+    given = AdaptiveSampling(k=10, pilots=WarmUp(7), max_weight=0.5, refresh=4, c_over_s0=2.0)
     pace = given.sampler()
     assert isinstance(pace, Pace)
     assert (pace.warm_up, pace.max_weight, pace.refresh, pace.c_over_s0) == (7, 0.5, 4, 2.0)
     assert given.learning_rounds == 7
-    (doubt,) = AdaptiveSampling(10).doubts(3, evaluated=True)
+    (doubt,) = AdaptiveSampling(k=10).doubts(3, evaluated=True)
     assert doubt.startswith("no round is drawn by pace")
 
 
@@ -180,7 +180,7 @@ def test_by_default_it_is_pace_with_its_own_warm_up_and_no_cap() -> None:
 def test_a_scheme_has_its_usual_warm_up_and_cap(
     settings: dict[str, Any], warm_up: int, cap: float | None
 ) -> None:
-    strategy = AdaptiveSampling(4, **settings)
+    strategy = AdaptiveSampling(k=4, **settings)
     sampler = strategy.sampler()
     assert isinstance(sampler, Solve)
     assert (sampler.warm_up, sampler.max_weight) == (warm_up, cap)
@@ -232,7 +232,7 @@ class WithoutObserve:
 )
 def test_what_is_none_is_refused_at_once(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        AdaptiveSampling(4, **settings)
+        AdaptiveSampling(k=4, **settings)
 
 
 @pytest.mark.parametrize(
@@ -248,12 +248,12 @@ def test_what_is_none_is_refused_at_once(settings: dict[str, Any], said: str) ->
     ],
 )
 def test_a_checkpoint_knows_whose_it_is(scheme: Any, name: str) -> None:
-    strategy = AdaptiveSampling(4, scheme)
+    strategy = AdaptiveSampling(k=4, scheme=scheme)
     about = json.loads(json.dumps(strategy.about()))
     assert about["flower"].startswith(name)
     assert "0x" not in about["flower"]
     assert (about["sources"][0] is None) == (name == "uniform")
-    assert about == AdaptiveSampling(4, scheme).about() | {"pilots": {"rounds": 10}}
+    assert about == AdaptiveSampling(k=4, scheme=scheme).about() | {"pilots": {"rounds": 10}}
 
 
 def test_a_checkpoint_of_an_earlier_text_is_refused(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_a_checkpoint_of_an_earlier_text_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheme", [Curious(k=4), Curious, squared, f"{EXAMPLE}:Curious"])
 def test_summary_and_doubts_cope_with_any(scheme: Any, caplog: pytest.LogCaptureFixture) -> None:
-    strategy = AdaptiveSampling(4, scheme, server=Adam(0.2))
+    strategy = AdaptiveSampling(k=4, scheme=scheme, server=Adam(0.2))
     with caplog.at_level("INFO"):
         strategy.summary()
     assert f"fedpace: {strategy.scheme_name}, K = 4" in caplog.text

@@ -33,7 +33,7 @@ def test_a_message_to_a_node_that_was_not_drawn_is_refused(wrong: str) -> None:
             return [*messages, Message(messages[0].content, strangers[wrong], "train")]
 
     grid = grid_with()
-    strategy = Own(4, "uniform", fraction_evaluate=0, clock=grid.clock)
+    strategy = Own(k=4, scheme="uniform", query=True, fraction_evaluate=0, clock=grid.clock)
     with pytest.raises(InputError, match="configure_train must keep to the nodes drawn"):
         strategy.start(grid, START, num_rounds=2)
 
@@ -46,7 +46,7 @@ def test_a_configure_train_that_leaves_out_a_client_only_loses_its_reply() -> No
             return list(super().configure_train(server_round, arrays, config, grid))[1:]
 
     grid = grid_with()
-    strategy = Own(4, "full", fraction_evaluate=0, clock=grid.clock)
+    strategy = Own(k=4, scheme="full", query=True, fraction_evaluate=0, clock=grid.clock)
     strategy.start(grid, START, num_rounds=1)
     assert strategy.history.rows[1].missing.tolist() == [0]
 
@@ -59,7 +59,9 @@ def test_an_aggregate_train_that_is_never_called_is_mentioned(
             return super().aggregate_train(server_round, replies)
 
     grid = grid_with()
-    Own(4, "uniform", fraction_evaluate=0, clock=grid.clock).start(grid, START, num_rounds=1)
+    Own(k=4, scheme="uniform", query=True, fraction_evaluate=0, clock=grid.clock).start(
+        grid, START, num_rounds=1
+    )
     assert caplog.text.count("start does not call aggregate_train") == 1
 
 
@@ -74,7 +76,12 @@ def test_the_schedule_reaches_the_clients() -> None:
             return super().configure_train(server_round, arrays, config, grid)
 
     grid = grid_with()
-    Watching(2, "uniform", schedule=inverse(0.1), fraction_evaluate=0, clock=grid.clock).start(
-        grid, START, num_rounds=3
-    )
+    Watching(
+        k=2,
+        scheme="uniform",
+        query=True,
+        schedule=inverse(0.1),
+        fraction_evaluate=0,
+        clock=grid.clock,
+    ).start(grid, START, num_rounds=3)
     assert seen == pytest.approx([0.1, 0.05, 0.1 / 3])

@@ -17,7 +17,6 @@ from tests.flower.federation import (
     CLIENTS,
     DATA,
     START,
-    as_record,
     as_vector,
     client_app,
     grid_with,
@@ -136,14 +135,24 @@ def test_a_norm_that_is_refused_does_not_count_as_reported() -> None:
 
 
 def test_if_nobody_answers_the_model_stays_as_it_was() -> None:
+    answers = [True]
+
     def fail(reply: Message, client: int) -> None:
-        raise RuntimeError
+        if not answers:
+            raise RuntimeError
 
     grid = grid_with(change=fail)
     strategy = strategy_on(grid, scheme="uniform")
-    start = as_record(np.arange(27.0))
-    result = strategy.start(grid, start, num_rounds=3)
-    np.testing.assert_array_equal(as_vector(result.arrays), as_vector(start))
+    models = []
+
+    def watch(server_round: int, arrays: ArrayRecord) -> None:
+        models.append(as_vector(arrays))
+        if server_round == 1:
+            answers.clear()
+
+    strategy.start(grid, START, num_rounds=3, evaluate_fn=watch)
+    assert not np.array_equal(models[0], models[1])
+    assert all(np.array_equal(models[1], each) for each in models[1:])
     assert strategy.history.rows[-1].round == 3
 
 

@@ -81,7 +81,7 @@ def test_runs_that_ended_at_the_first_touch_have_no_sustained_time(
     assert times_of(runs).sustained == {}
     summary = summarise(setups_of(runs)[0])
     for shown in markdown_rows(markdown([summary])):
-        assert (shown[TIME], shown[RATIO]) == ("–", "–")
+        assert not {TIME, RATIO} & shown.keys()  # columns that would hold nothing
     for record in csv.DictReader(io.StringIO(csv_text([summary]))):
         assert record["sustained_seconds"] == record["sustained_to_proposed"] == ""
     assert SUSTAINED_NOTE not in notes(summary)

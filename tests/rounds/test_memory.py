@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fedpace.checks import FloatArray
 from fedpace.estimation.pace import Pace
-from fedpace.flower.buffers import Buffered
 from fedpace.rounds.backend import Reply
+from fedpace.rounds.buffers import Buffered
 from fedpace.rounds.memory import Memory, Remembered
 from fedpace.rounds.run import train
 from fedpace.rounds.schedules import constant

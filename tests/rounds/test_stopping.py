@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from fedpace.errors import InputError
 from fedpace.rounds.rows import Row
 from fedpace.rounds.stopping import Stop
 
@@ -34,11 +35,17 @@ def test_says_why_training_ends(last: Row, reason: str) -> None:
 
 
 def test_what_is_none_does_not_count() -> None:
-    assert Stop().reason(row(loss=0.0, accuracy=1.0, round=10**9, seconds=1e9)) == ""
+    assert Stop(loss=-1).reason(row(loss=0.0, accuracy=1.0, round=10**9, seconds=1e9)) == ""
 
 
 def test_divergence_counts_even_when_nothing_else_does() -> None:
-    assert Stop().reason(row(loss=math.nan)) == "diverged"
+    assert Stop(rounds=9).reason(row(loss=math.nan)) == "diverged"
+
+
+def test_a_rule_that_never_ends_is_refused() -> None:
+    with pytest.raises(InputError, match="Stop must end a run, got no limit"):
+        Stop()
+    assert Stop(blind=True).reason(row(loss=math.nan)) == ""  # whoever drives it ends it
 
 
 def test_a_target_that_is_reached_comes_before_the_limits() -> None:

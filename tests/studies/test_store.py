@@ -275,3 +275,16 @@ def test_a_full_disk_leaves_whole_runs_only(
         fill()
     assert all(name.endswith(".npz") for name in files(small_disk))
     assert len(list(store.runs())) == len(files(small_disk)) > 0
+
+
+def test_another_process_at_work_in_the_folder_is_seen_and_a_dead_one_is_not(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        with store.at_work():
+            (tmp_path / "runs" / f".{other.pid}.at-work").touch()
+            assert store.others_at_work() == [other.pid]
+        other.kill()
+    assert store.others_at_work() == []
+    assert not list((tmp_path / "runs").glob(".*.at-work"))

@@ -318,7 +318,7 @@ def test_a_limit_in_seconds_shrinks_with_the_time_scale(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "problem"),
     [
-        ("data.kind=own", "'data.clients' is missing"),
+        ("data.kind=own", "own data must have a source"),
         ("network.hwo=paced", "'network.how' is missing"),
         ("network.time_scale=0", "'network.how' is missing"),
         ("network.how=teleport", "'network.how' is 'teleport'"),

@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Iterable
+from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -84,9 +85,12 @@ CAP = typer.Option(
     show_default="no limit",
 )
 JSON = typer.Option("--json", help="Print one JSON object instead of tables.")
+# The setups that come with fedpace, by the names of their files: no study is loaded for it.
+_SETUPS = resources.files("fedpace.studies") / "setups"
+SETUP_NAMES = sorted(each.name.removesuffix(".toml") for each in _SETUPS.iterdir())
 SETUP = typer.Argument(
-    help="A setup that comes with fedpace, such as simulation-1, or a .toml file; in `run` also "
-    "field, a grid of them."
+    help=f"A setup: {', '.join(SETUP_NAMES)}, or a .toml file of your own; in `run` also field, a "
+    "grid of them."
 )
 OVERRIDES = typer.Option(
     "--set",

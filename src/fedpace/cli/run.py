@@ -29,6 +29,8 @@ SPREAD = typer.Option(
     help="With --scheduler: give each worker a whole run, or some clients of each round.",
 )
 
+SAVE = typer.Option("--save", help="Write the trained models to OUT/models, an .npz file per run.")
+
 
 def run_command(
     setup: Annotated[str, options.SETUP],
@@ -40,6 +42,7 @@ def run_command(
     processes: Annotated[int | None, PROCESSES] = None,
     scheduler: Annotated[str | None, SCHEDULER] = None,
     spread: Annotated[str, SPREAD] = "runs",
+    save: Annotated[bool, SAVE] = False,
     folder: Annotated[Path | None, options.FOLDER] = None,
 ) -> None:
     """Run a study, or the studies of a grid: every scheme with every seed, each run once."""
@@ -49,6 +52,7 @@ def run_command(
     from fedpace.studies.grid import load_studies
     from fedpace.studies.record import write_record
     from fedpace.studies.runner import checked_jobs, run_study
+    from fedpace.studies.saving import write_models
 
     studies = load_studies(setup, overrides or ())
     look_in(folder)
@@ -75,6 +79,7 @@ def run_command(
                 numbers,
                 out,
                 jobs=mine,
+                save=save,
                 processes=processes,
                 scheduler=scheduler,
                 spread="runs" if spread == "runs" else "clients",
@@ -84,6 +89,8 @@ def run_command(
         failures += done.failures
         if len(studies) == 1:
             output.print_runs(out, study, mine)
+        if save and (written := write_models(study, mine, out)):
+            print(f"Models:  {written[0].parent}, one file for each of {len(written)} runs")
     _say_failures(failures)
     output.print_next(out)
     if failures:

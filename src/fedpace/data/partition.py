@@ -157,6 +157,23 @@ def classes_per_client(
     return filled(seats, np.concatenate(wanted)[order], wishes, classes, rng)
 
 
+def by_column(values: ArrayLike) -> list[IntArray]:
+    """Give the rows of each value of a column, such as a user's or a hospital's name, to a client.
+
+    Clients come in the order of the values.
+
+    >>> by_column(["b", "a", "b"])
+    [array([1]), array([0, 2])]
+    """
+    column = np.asarray(values)
+    if column.ndim != 1 or column.size == 0:
+        got = f"shape {column.shape}; give one value per row"
+        raise InputError(f"values must be a column, got {got}")
+    _, clients = np.unique(column, return_inverse=True)
+    order = np.argsort(clients, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(clients))[:-1])
+
+
 def split_pool(
     x: AnyFloats, labels: ArrayLike, parts: Sequence[IntArray], *, test_share: float = 0.1
 ) -> Split:
@@ -176,7 +193,7 @@ def split_pool(
             f"parts must hold a sample per client and two for one of them, got sizes "
             f"{lengths.tolist()!s:.60}; give more samples or fewer clients"
         )
-    y = np.asarray(labels, dtype=np.int64)
+    y = np.asarray(labels)
     held_out = np.clip(np.rint(test_share * lengths), 1, None).astype(np.int64)
     kept = np.maximum(lengths - held_out, 1)
     return hold_out([x[part] for part in parts], [y[part] for part in parts], kept)

@@ -13,6 +13,8 @@ from fedpace.checks import IntArray
 from fedpace.errors import InputError
 
 AnyFloats: TypeAlias = NDArray[np.floating[Any]]
+# Classes, or what else is to be predicted: numbers, several of them, the next tokens.
+Labels: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,10 +23,10 @@ class Shards:
 
     Parameters
     ----------
-    x : array of (M, features)
-        Inputs.
-    y : array of M, integers from 0
-        Classes.
+    x : array of (M, …)
+        Inputs, a sample each.
+    y : array of (M,) or (M, …)
+        What is to be predicted: classes, integers from 0, or numbers.
     offsets : array of N + 1
         Client i holds the rows offsets[i] to offsets[i + 1].
 
@@ -40,13 +42,13 @@ class Shards:
     """
 
     x: AnyFloats
-    y: IntArray
+    y: Labels
     offsets: IntArray
 
     def __post_init__(self) -> None:
-        if self.x.ndim != 2 or self.y.shape != (len(self.x),):
+        if self.x.ndim < 2 or self.y.ndim < 1 or len(self.y) != len(self.x):
             raise InputError(
-                f"y must hold one class per row of x, got shapes {self.x.shape} and "
+                f"y must hold one label per row of x, got shapes {self.x.shape} and "
                 f"{self.y.shape}; give x as (samples, features)"
             )
         ends = (self.offsets[0], self.offsets[-1]) if self.offsets.size > 1 else None
@@ -57,10 +59,11 @@ class Shards:
             )
 
     @classmethod
-    def from_clients(cls, xs: Sequence[AnyFloats], ys: Sequence[IntArray]) -> Shards:
-        """Join one pair of arrays per client."""
+    def from_clients(cls, xs: Sequence[AnyFloats], ys: Sequence[Labels]) -> Shards:
+        """Join one pair of arrays per client; labels that are no integers stay what they are."""
         offsets = np.cumsum([0, *(len(y) for y in ys)], dtype=np.int64)
-        return cls(np.concatenate(xs), np.concatenate(ys).astype(np.int64), offsets)
+        y = np.concatenate(ys)
+        return cls(np.concatenate(xs), y.astype(np.int64) if y.dtype.kind in "iub" else y, offsets)
 
     @property
     def n(self) -> int:
@@ -75,6 +78,10 @@ class Shards:
     @property
     def classes(self) -> int:
         """The number of classes."""
+        if self.y.dtype.kind != "i" or self.y.ndim != 1:
+            got = f"{self.y.dtype} of shape {self.y.shape}"
+            remedy = "use y.astype(int), or a loss for numbers"
+            raise InputError(f"y must be classes, integers from 0, got {got}; {remedy}")
         return int(self.y.max()) + 1
 
     @property
@@ -99,7 +106,7 @@ class Split(NamedTuple):
     test: Shards
 
 
-def hold_out(xs: Sequence[AnyFloats], ys: Sequence[IntArray], sizes: IntArray) -> Split:
+def hold_out(xs: Sequence[AnyFloats], ys: Sequence[Labels], sizes: IntArray) -> Split:
     """Give each client its first `sizes` samples for training and the rest for testing."""
     clients = list(zip(xs, ys, sizes, strict=True))
     train = Shards.from_clients([x[:n] for x, _, n in clients], [y[:n] for _, y, n in clients])

@@ -18,6 +18,8 @@ LATEST = 0.2
 # Times the largest that a norm counts for at least, and norms whose squares are within float64:
 # whatever was reported, or is in the checkpoint of a run, no estimate may fail.
 LEAST_PART, LARGEST_REPORT = 1e-9, 1e100
+# A first time beyond this many of the second was a cold start.
+COLD = 2.0
 # Not knowing a client is a reason to look, not to look away: one that was never drawn counts as
 # one of the more instructive tenth, and of the faster tenth.
 LARGE_NORM, SHORT_TIME = 0.9, 0.1
@@ -55,7 +57,8 @@ def snapshot(learned: Learned, n: int = 0) -> Learned:
 def learn(learned: Learned, row: Row) -> Learned:
     """Add a round: norms as they were reported, and t ← t + 0.2 (measured − t).
 
-    The first few times count alike: t is the plain mean of up to five. A reply that never came
+    The first few times count alike: t is the plain mean of up to five, without the first where it
+    was more than twice the second. A reply that never came
     counts as long as it was waited for: the whole round, or as the row says.
     """
     asked = np.concatenate([row.clients, row.missing])
@@ -85,6 +88,9 @@ def _add_times(learned: Learned, row: Row, asked: IntArray) -> None:
         now = np.sort(np.unique(asked, return_index=True)[1])
         who, took = asked[now], measured[now]
         replies[who] += 1
+        # A client's first task may find it cold: what the second shows to be no speed is forgotten.
+        cold = (replies[who] == 2) & (seconds[who] > COLD * took)
+        seconds[who[cold]] = took[cold]
         seconds[who] += np.maximum(LATEST, 1 / replies[who]) * (took - seconds[who])
         asked, measured = np.delete(asked, now), np.delete(measured, now)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from fedpace.errors import InputError, listed
@@ -41,6 +42,14 @@ class Pilots:
 
     thresholds: Sequence[float]
     rounds: int
+
+    def __post_init__(self) -> None:
+        falling = all(a > b for a, b in pairwise(self.thresholds))
+        if not falling:
+            raise InputError(
+                f"thresholds must fall, as the loss does, got {list(self.thresholds)!s:.60}; "
+                "give the highest first"
+            )
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import Result
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
 from fedpace.flower.census import Census
+from fedpace.flower.composing import messages_of
 from fedpace.flower.exchange import Arrival, Mail, refuse_strangers
 from fedpace.flower.nodes import Nodes
 from fedpace.flower.reading import Given, Reader
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
     from fedpace.flower.strategy import AdaptiveSampling
 
 log = logging.getLogger("flwr")
+
+# The share of the quickest first reply that counts as its client's where it does not say.
+COUNTED = 0.1
+# Seconds of start-up from which on the log says so.
+NOTED = 1.0
 
 CentralEvaluation: TypeAlias = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -94,11 +100,14 @@ class GridBackend:
         self.round = 0
         self.task: Task | None = None  # that the strategy is making messages for
         self.metrics: MetricRecord | None = None  # of the latest replies, averaged
+        self.replies: dict[int, Message] = {}  # the latest that were accepted, by client
         self.result = Result(arrays=training.initial)
         self._underway: dict[str, Given] = {}
         self._late: dict[str, Given] = {}  # of which a reply may still come
         self._asked_of: dict[str, int] = {}  # the client of each message
         self._unsent: list[int] = []
+        # Whether clients are known to have started: one has answered.
+        self._started = strategy.count_start
         self._since = 0.0  # when the run's clock was last read
         self._by_hand: _ByHand | None = None
 
@@ -159,6 +168,8 @@ class GridBackend:
         arrivals = self.mail.collect(self._underway, count)
         now = self.mail.clock.now()
         waited, self._since = (now - self._since if self._underway else 0.0), now
+        if arrivals and not self._started:
+            arrivals, waited = self._without_start_up(arrivals, waited)
         read = [(arrival, self._underway[name]) for name, arrival in arrivals.items()]
         done = {n: each for n, each in self._underway.items() if n not in self.mail.open}
         self._underway = {n: each for n, each in self._underway.items() if n in self.mail.open}
@@ -187,6 +198,26 @@ class GridBackend:
             n: client for n, client in self._asked_of.items() if n in open_names | {*done}
         }
         return late
+
+    def _without_start_up(
+        self, arrivals: dict[str, Arrival], waited: float
+    ) -> tuple[dict[str, Arrival], float]:
+        """Take the start of the federation out of the first replies, and out of the clock.
+
+        Ray or a SuperNode's first process may take half a minute to start, which tells nothing of
+        the clients. It is what the quickest reply did not compute, where it says so, and else all
+        but a tenth of its time.
+        """
+        self._started = True
+        spent = [(each.seconds, self._reader.computing(each.message)) for each in arrivals.values()]
+        start_up = min(
+            seconds - computing if 0 < computing <= seconds else (1 - COUNTED) * seconds
+            for seconds, computing in spent
+        )
+        if start_up > NOTED:
+            log.info("fedpace: the first %.1f s, until clients had started, do not count", start_up)
+        shorter = {n: a._replace(seconds=a.seconds - start_up) for n, a in arrivals.items()}
+        return shorter, max(waited - start_up, 0.0)
 
     def hand_out(self, task: Task, arrays: ArrayRecord, config: ConfigRecord) -> list[Message]:
         """Return the messages of a task, for somebody else to deliver."""
@@ -241,10 +272,24 @@ class GridBackend:
         self, kind: str, clients: Iterable[int], arrays: ArrayRecord, config: ConfigRecord
     ) -> list[Message]:
         """Return one message to the node of each client."""
-        keys = self.strategy.keys
+        keys, other = self.strategy.keys, self.strategy.strategy
+        if kind == MessageType.TRAIN and other is not None:
+            nodes = self.nodes.of(clients)
+            return messages_of(other, self.round, arrays, config, self.mail.grid, nodes)
         content = RecordDict({keys.arrays: arrays, keys.config: config})
         nodes = self.nodes.of(clients)
         return [Message(content, node, kind, group_id=str(self.round)) for node in nodes]
+
+    def note_metrics(self, metrics: MetricRecord | None) -> None:
+        """Keep the clients' metrics of this round, averaged."""
+        self.metrics = metrics
+        if metrics is not None:
+            self.result.train_metrics_clientapp[self.round] = metrics
+
+    @property
+    def latest_failure(self) -> str:
+        """Why the latest client that failed did so; empty if none has."""
+        return self._reader.latest_failure
 
     def _begin(self, task: Task, config: ConfigRecord) -> None:
         steps = task.round_index if task.version < 0 else task.version
@@ -263,9 +308,9 @@ class GridBackend:
     @np.errstate(over="ignore", invalid="ignore")  # a model that diverges
     def _read(self, arrivals: Iterable[tuple[Arrival, Given]], waited: float) -> Reply:
         accepted, used, refused = self._reader.read_all(arrivals)
-        self.metrics = mean_metrics(used, self.strategy.keys.samples)
-        if self.metrics is not None:
-            self.result.train_metrics_clientapp[self.round] = self.metrics
+        clients = (each.client for each in accepted)
+        self.replies = dict(zip(clients, used, strict=True))
+        self.note_metrics(mean_metrics(used, self.strategy.keys.samples))
         return as_reply(accepted, length=self.layout.floats.size, refused=refused, waited=waited)
 
     def _asked(self, arrays: ArrayRecord) -> MetricRecord | None:

@@ -64,8 +64,19 @@ def checkpoint_of(settings: Settings, layout: Layout) -> FleetCheckpoint | None:
     return FleetCheckpoint(Path(settings.checkpoint), about, settings.given)
 
 
-def stored(out: Path, settings: Settings, outcome: Outcome, *, rounds: int, clients: int) -> Path:
-    """Add a finished run to a directory, where `fedpace report` finds it; return its file."""
+def stored(
+    out: Path,
+    settings: Settings,
+    outcome: Outcome,
+    *,
+    rounds: int,
+    clients: int,
+    scheme: str | None = None,
+) -> Path:
+    """Add a finished run to a directory, where `fedpace report` finds it; return its file.
+
+    `scheme` is the name of another strategy's run.
+    """
     # Only here, so that Pydantic is not needed otherwise.
     from fedpace.studies.store import Store
     from fedpace.studies.study import Study
@@ -95,4 +106,4 @@ def stored(out: Path, settings: Settings, outcome: Outcome, *, rounds: int, clie
         },
     }  # fmt: skip
     study = Study.model_validate(sections)
-    return Store(out).save(study, settings.scheme_name, settings.seed, outcome)
+    return Store(out).save(study, scheme or settings.scheme_name, settings.seed, outcome)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,9 @@ from fedpace.remote.replies import Accepted
 from fedpace.remote.screening import BadReplyError, Border, Said
 
 log = logging.getLogger("flwr")
+
+# Letters of an error that are shown.
+LONGEST = 300
 
 
 class Given(NamedTuple):
@@ -50,6 +54,7 @@ class Reader:
     samples_key: str = SAMPLES
     local_steps: int | None = None
     border: Border = field(default_factory=Border)
+    latest_failure: str = ""
     _reported: bool = False
     _said: set[str] = field(default_factory=set)
 
@@ -86,6 +91,7 @@ class Reader:
                 refused.append(client)
             name, known = self.nodes.roster.names[client], isinstance(error, BadReplyError)
             why = str(error) if known else f"{type(error).__name__}: {error!s:.200}"
+            self.latest_failure = why
             # Quoted: a client that says lines of its own shall not forge a log.
             log.warning("fedpace: client %d (%s) is left out: %r", client, name, why)
 
@@ -93,7 +99,7 @@ class Reader:
         """Return what a reply holds, or raise."""
         message, layout = arrival.message, self.layout
         if message.has_error():
-            raise BadReplyError(f"error {message.error.code}: {message.error.reason!s:.200}")
+            raise BadReplyError(f"error {message.error.code}: {tail(message.error.reason)}")
         metrics = metrics_of(message)
         update = layout.vector(arrays_of(message)) - given.sent
         said = Said(
@@ -122,6 +128,13 @@ class Reader:
         if samples is not None:
             self.nodes.roster.learn(client, samples)
         return Accepted(client, update, seconds, norm, loss, computing, *sizes)
+
+    def computing(self, message: Message) -> float:
+        """Return the seconds that a client says it computed; NaN if it says nothing sensible."""
+        try:
+            return float(self.border.seconds(metrics_of(message)[COMPUTING]))
+        except (BadReplyError, KeyError, ValueError):  # the last: an error has no content
+            return math.nan
 
     def _samples(self, value: object) -> int | None:
         if value is None:
@@ -174,7 +187,18 @@ def without_failures(replies: Iterable[Message]) -> list[Message]:
     failed = [reply.error for reply in replies if reply.has_error()]
     if failed:
         log.warning(
-            "fedpace: %d of %d evaluations failed, the first with error %d: %.200r",
-            len(failed), len(replies), failed[0].code, failed[0].reason,
+            "fedpace: %d of %d evaluations failed, the first with error %d: %r",
+            len(failed), len(replies), failed[0].code, tail(failed[0].reason),
         )  # fmt: skip
     return [reply for reply in replies if not reply.has_error()]
+
+
+def tail(reason: object) -> str:
+    r"""Return the last line of an error: what the client's own code said, not what wrapped it.
+
+    >>> tail("<class 'RayTaskError'>:<'ray::run() Traceback\\nValueError: no data'>")
+    'ValueError: no data'
+    """
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(reason)).replace("\\n", "\n")
+    lines = [line.strip() for line in plain.splitlines() if line.strip(" \t\"'<>)")]
+    return lines[-1].rstrip("\"'<>)")[-LONGEST:] if lines else "no reason given"

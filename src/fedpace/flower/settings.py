@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
+
+from flwr.serverapp.strategy import FedAvg
 
 from fedpace.checks import positive_count
 from fedpace.errors import InputError, nearest
@@ -21,6 +23,7 @@ from fedpace.estimation.policy import (
     stream_sampler_for,
 )
 from fedpace.estimation.solve import WARM_UP, Solve
+from fedpace.flower.composing import check_composable
 from fedpace.flower.nodes import PARTITION
 from fedpace.lookup import fingerprint, label
 from fedpace.remote.waiting import WALL, Clock
@@ -31,6 +34,18 @@ from fedpace.rounds.schedules import Schedule
 from fedpace.rounds.server import Server, server_named
 from fedpace.sampling.schemes import SCHEMES, Scheme
 from fedpace.sampling.solution import check_cap
+
+# What stands for the arguments of Flower's FedAvg here.
+HINTS = {
+    "fraction_train": "give k, the clients of a round",
+    "min_train_nodes": "give k, the clients of a round",
+    "min_evaluate_nodes": "give fraction_evaluate",
+    "weighted_by_key": "give keys=Keys(samples=…), from fedpace.flower.settings",
+    "arrayrecord_key": "give keys=Keys(arrays=…), from fedpace.flower.settings",
+    "configrecord_key": "give keys=Keys(config=…), from fedpace.flower.settings",
+    "train_metrics_aggr_fn": "give AdaptiveSampling(FedAvg(train_metrics_aggr_fn=…), k=10)",
+    "evaluate_metrics_aggr_fn": "give AdaptiveSampling(FedAvg(evaluate_metrics_aggr_fn=…), k=10)",
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +64,8 @@ class Settings:
 
     Parameters
     ----------
+    strategy : FedAvg, FedAdam, FedYogi, FedProx, FedAvgM, or a subclass of these, optional
+        Configures the messages and aggregates, while fedpace draws and weights: see `Aggregating`.
     k : int ≥ 1
         K, the clients in a round; schemes draw with replacement, so that at most K get a message.
     scheme : str, Scheme, Sampler, or a class of samplers
@@ -89,7 +106,11 @@ class Settings:
     wait : float, seconds
         Seconds to wait for clients before TooFewClientsError.
     query : bool
-        Ask new nodes for their partition and sample count: see `described`.
+        Ask new nodes for their partition and sample count: for ClientApps that answer by
+        `described`. Others would log an error, so that it is off.
+    count_start : bool
+        Count in the run's seconds, and in the first times of clients, what passes until the first
+        of them has started.
     largest_share : float in (0, 1]
         Of the rounds that one client may be in, however fast or instructive it seems; twice its
         fair share is always allowed, and 1 is no limit.
@@ -117,9 +138,10 @@ class Settings:
         The time.
     """
 
+    strategy: FedAvg | None = None
+    _: KW_ONLY
     k: int
     scheme: str | Scheme | Sampler | type[Any] = "pace"
-    _: KW_ONLY
     server: str | Server = "auto"
     max_weight: float | Literal["usual"] | None = "usual"
     pilots: WarmUp | Pilots | None = None
@@ -132,7 +154,8 @@ class Settings:
     min_available_nodes: int = 2
     expected_nodes: int | None = None
     wait: float = 600.0
-    query: bool = True
+    query: bool = False
+    count_start: bool = False
     largest_share: float = LARGEST_SHARE
     samples: Mapping[int, int] | None = None
     fraction_evaluate: float = 1.0
@@ -146,8 +169,21 @@ class Settings:
     keys: Keys = Keys()
     clock: Clock = WALL
 
+    def __new__(cls, *_: object, **named: object) -> Self:
+        """Say what stands here for the arguments of Flower's FedAvg."""
+        for name, remedy in HINTS.items():
+            if name in named:
+                raise InputError(f"{cls.__name__} takes no {name}; {remedy}")
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         positive_count("k", self.k)
+        if self.strategy is not None:
+            check_composable(self.strategy)
+            if self.asynchronous:
+                remedy = "give server='adam:0.1', or leave mode out"
+                raise InputError(f"strategy must be left out without rounds; {remedy}")
+            self._take_over(self.strategy)
         positive_count("min_available_nodes", self.min_available_nodes, "give 2")
         remedy = "give WarmUp(10), or a scheme that learns nothing"
         positive_count("pilots.rounds", self.learning.rounds, remedy)
@@ -194,6 +230,13 @@ class Settings:
             max_weight=self.cap,
             c_over_s0=self.c_over_s0,
         )
+
+    def _take_over(self, strategy: FedAvg) -> None:
+        """Use the names and the number of nodes that the other strategy was given."""
+        if self.keys == Keys():
+            names = strategy.weighted_by_key, strategy.arrayrecord_key, strategy.configrecord_key
+            self.keys = Keys(*names)
+        self.min_available_nodes = max(self.min_available_nodes, strategy.min_available_nodes)
 
     def sampler(self) -> Sampler:
         """Return what a run draws by."""
@@ -242,8 +285,9 @@ class Settings:
 
     @property
     def server_name(self) -> str:
-        """What the server is called, in files and messages."""
-        return label(self.server)
+        """What the server is called, in files and messages; another strategy comes first."""
+        own = label(self.server)
+        return own if self.strategy is None else f"{type(self.strategy).__name__} of {own}"
 
     @property
     def learning_rounds(self) -> int:
@@ -269,6 +313,7 @@ class Settings:
         """Return what a checkpoint must agree with."""
         return {
             "flower": self.scheme_name,
+            "strategy": None if self.strategy is None else type(self.strategy).__name__,
             "server": self.server_name,
             "sources": [fingerprint(self.scheme), fingerprint(self.server)],
             **{name: getattr(self, name) for name in ("k", "seed", "c_over_s0")},
@@ -279,6 +324,12 @@ class Settings:
 
     def doubts(self, rounds: int, *, evaluated: bool) -> Iterator[str]:
         """Yield what speaks against these settings; `evaluated` says whether the server does."""
+        if self.strategy is not None:
+            name = type(self.strategy).__name__
+            if self.strategy.fraction_train != 1:
+                yield f"fraction_train of {name} is not used: k = {self.k} clients are drawn"
+            if self.checkpoint is not None:
+                yield f"the checkpoint does not keep what {name} remembers between rounds"
         if rounds <= self.learning_rounds:
             lost = f"no round is drawn by {self.scheme_name}: all {rounds} are for learning"
             yield f"{lost}; give more than {self.learning_rounds} rounds, or fewer to pilots"

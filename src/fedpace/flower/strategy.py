@@ -15,16 +15,19 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedpace.checks import positive_count
-from fedpace.errors import InputError
-from fedpace.flower.buffers import Buffered
+from fedpace.errors import InputError, TooFewClientsError
+from fedpace.flower.composing import Aggregating
 from fedpace.flower.grid_backend import CentralEvaluation, GridBackend, Training
 from fedpace.flower.keeping import FleetCheckpoint, alone_with, checkpoint_of, stored
 from fedpace.flower.reading import without_failures
+from fedpace.flower.recording import Recorded
 from fedpace.flower.records import Layout, mean_metrics
 from fedpace.flower.settings import Settings
 from fedpace.remote.roster import Roster
+from fedpace.rounds.buffers import Buffered
 from fedpace.rounds.rows import History
 from fedpace.rounds.run import Run
+from fedpace.rounds.server import Server
 from fedpace.rounds.stopping import Stop
 from fedpace.rounds.stream import Stream
 from fedpace.rounds.training import Outcome
@@ -42,9 +45,9 @@ class AdaptiveSampling(Settings, Strategy):
 
     ::
 
-        strategy = AdaptiveSampling(k=10)
+        strategy = AdaptiveSampling(k=10)  # or AdaptiveSampling(FedAdam(eta=0.1), k=10)
         result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=100)
-        strategy.history.write_csv(Path("history.csv"))
+        strategy.history.write_csv("history.csv")
 
     The parameters are those of `Settings`. After `start`, `outcome` holds the last design and what
     was known of the clients.
@@ -102,11 +105,27 @@ class AdaptiveSampling(Settings, Strategy):
         self.outcome = run.outcome()
         backend.result.arrays = backend.layout.record(run.state.parameters)
         log.info("fedpace: ended after round %d: %s", run.state.round, run.ended)
+        if not run.state.answered.sum():
+            raise TooFewClientsError(
+                f"a client must answer, got no reply of use in {run.state.round} rounds, the "
+                f"latest: {backend.latest_failure or 'nobody answered in time'}; mend the "
+                "ClientApp, or give a longer timeout"
+            )
         if self.out is not None:
             clients = backend.weights.size
             path = stored(Path(self.out), self, self.outcome, rounds=rounds, clients=clients)
             log.info("fedpace: stored %s", path)
         return backend.result
+
+    def recorded(self, strategy: Strategy) -> Recorded:
+        """Return another strategy, whose run is stored beside ours: `.start` it as ever.
+
+        ::
+
+            ours = AdaptiveSampling(k=10, target_loss=0.5, out="runs")
+            ours.recorded(FedAvg(fraction_train=0.1)).start(grid, arrays, num_rounds=100)
+        """
+        return Recorded(strategy, self)
 
     def configure_train(
         self,
@@ -176,10 +195,15 @@ class AdaptiveSampling(Settings, Strategy):
 
     def aggregate_evaluate(
         self,
-        server_round: int,  # noqa: ARG002 - Flower's signature
+        server_round: int,
         replies: Iterable[Message],
     ) -> MetricRecord | None:
-        """Return the clients' metrics, averaged by their sample counts; one alone decides none."""
+        """Return the clients' metrics, averaged by their sample counts; one alone decides none.
+
+        Another strategy averages them in its own way.
+        """
+        if self.strategy is not None:
+            return self.strategy.aggregate_evaluate(server_round, without_failures(replies))
         return mean_metrics(without_failures(replies), self.keys.samples, judged=True)
 
     def summary(self) -> None:
@@ -207,6 +231,11 @@ class AdaptiveSampling(Settings, Strategy):
         backend.census.present()
         return backend
 
+    def _server_on(self, backend: GridBackend) -> Server:
+        """Return what makes the next model, which another strategy may have a say in."""
+        own = Buffered(self.made_server(), backend.layout.trained)
+        return own if self.strategy is None else Aggregating(own, self.strategy, backend)
+
     def _begun(
         self,
         grid: Grid,
@@ -220,7 +249,7 @@ class AdaptiveSampling(Settings, Strategy):
             "schedule": self.schedule or (lambda _: math.nan),
             "stop": stop,
             "seeds": Seeds(self.seed),
-            "server": Buffered(self.made_server(), backend.layout.trained),
+            "server": self._server_on(backend),
             "evaluate_every": self.evaluate_every,
             "journal": checkpoint,
         }

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, IntArray
-from fedpace.models.model import AnyFloats
+from fedpace.models.model import AnyFloats, Labels
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Logistic:
         columns[:-1] = x.T
         return columns
 
-    def gradients(self, parameters: AnyFloats, x: AnyFloats, y: IntArray, out: AnyFloats) -> None:
+    def gradients(self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats) -> None:
         """Write (softmax(W x) − onehot(y)) xᵀ / batch for each of m clients."""
         m, batch = y.shape
         shape = (m, self.classes, self.features + 1)
@@ -74,7 +74,7 @@ class Logistic:
         scores.reshape(-1)[_own_class(y.reshape(-1))] -= 1 / batch
         np.matmul(by_client, x, out=out.reshape(shape))
 
-    def losses(self, parameters: FloatArray, x: AnyFloats, y: IntArray) -> AnyFloats:
+    def losses(self, parameters: FloatArray, x: AnyFloats, y: Labels) -> AnyFloats:
         """Return −log softmax(W x)[y]."""
         scores = self._scores(parameters, x)
         chosen = scores.reshape(-1).take(_own_class(y))
@@ -85,7 +85,7 @@ class Logistic:
         loss += top - chosen  # the difference first: both may be large
         return loss
 
-    def correct(self, parameters: FloatArray, x: AnyFloats, y: IntArray) -> NDArray[np.bool_]:
+    def correct(self, parameters: FloatArray, x: AnyFloats, y: Labels) -> NDArray[np.bool_]:
         """Return whether y has the largest score; ties go to the first class."""
         scores = self._scores(parameters, x)
         largest = scores == scores.max(axis=0)

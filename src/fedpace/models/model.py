@@ -7,14 +7,22 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.checks import FloatArray, IntArray
+from fedpace.checks import FloatArray
 
 # In the precision that the model trains in.
 AnyFloats: TypeAlias = NDArray[np.floating[Any]]
+# Classes, or what else is to be predicted.
+Labels: TypeAlias = NDArray[Any]
 
 
 class Model(Protocol):
-    """Loss and gradient; the gradient of several clients at once."""
+    """Loss and gradient; the gradient of several clients at once.
+
+    A model with entries that no gradient moves, such as the running means of batch normalisation,
+    also has `trained`, a mask of length P that is false for these: there `gradients` writes the
+    new value. One whose clients take steps of their own kind has `stepped(parameters, x, y, rate)`,
+    which changes `parameters` in place; `gradients` is then not asked.
+    """
 
     @property
     def size(self) -> int:
@@ -33,15 +41,18 @@ class Model(Protocol):
     def prepared_whole(self, x: AnyFloats) -> AnyFloats:
         """Return all inputs in the form that `losses` and `correct` take; called once."""
 
-    def gradients(self, parameters: AnyFloats, x: AnyFloats, y: IntArray, out: AnyFloats) -> None:
+    def gradients(self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats) -> None:
         """Write the mean gradient of m batches, each at its own parameters, to `out`.
 
         `parameters` and `out` are (m, P) in the model's precision, `x` is (m, batch, …) and `y`
-        (m, batch).
+        (m, batch, …).
         """
 
-    def losses(self, parameters: FloatArray, x: AnyFloats, y: IntArray) -> AnyFloats:
+    def losses(self, parameters: FloatArray, x: AnyFloats, y: Labels) -> AnyFloats:
         """Return each sample's loss at `parameters`."""
 
-    def correct(self, parameters: FloatArray, x: AnyFloats, y: IntArray) -> NDArray[np.bool_]:
-        """Return whether each sample is classified right at `parameters`."""
+    def correct(self, parameters: FloatArray, x: AnyFloats, y: Labels) -> NDArray[Any]:
+        """Return whether each sample is classified right at `parameters`.
+
+        Or another measure: a number per sample, whose mean is reported in the accuracy's place.
+        """

@@ -1,23 +1,19 @@
-"""What a PyTorch module and its loss must be for clients to train it."""
+"""What a PyTorch module must be for clients to train it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from copy import copy as shallow
 from copy import deepcopy
-from functools import partial
-from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.nn.parameter import is_lazy
 
 from fedpace.errors import InputError
 
-# Takes outputs and classes.
-Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+# What PyTorch calls the buffers that a layer with running statistics keeps.
+RUNNING = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
@@ -39,7 +35,7 @@ def own_copy(module: object) -> nn.Module:
             "module must know its shapes, got lazy parameters; call it on a sample first, or name "
             "its input sizes"
         )
-    _refuse_shared_statistics(module)
+    _refuse_mixing(module)
     if not trainable(module):
         raise InputError(
             "module must have parameters to train, got none; add a layer, or set requires_grad"
@@ -57,61 +53,32 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: each for name, each in module.named_parameters() if each.requires_grad}
 
 
+def running(module: nn.Module) -> dict[str, Tensor]:
+    """Return the running statistics, by name: no gradient moves them, and they are averaged."""
+    buffers = module.named_buffers()
+    return {name: each for name, each in buffers if name.rpartition(".")[2] in RUNNING}
+
+
+def takes_tokens(module: nn.Module) -> bool:
+    """Say whether integers go in: to look up, not to compute with."""
+    return any(isinstance(each, nn.Embedding | nn.EmbeddingBag) for each in module.modules())
+
+
 def has_convolutions(module: nn.Module) -> bool:
     """Say whether any layer is a convolution."""
     return any(isinstance(each, nn.modules.conv._ConvNd) for each in module.modules())
 
 
-def per_sample(loss: Loss | None) -> Loss:
-    """Return the loss without its reduction; cross-entropy for None."""
-    if loss is None:
-        return partial(cross_entropy, reduction="none")
-    if hasattr(loss, "reduction"):
-        loss = shallow(loss)
-        loss.reduction = "none"
-    return loss
-
-
-def check_scores(scores: Tensor, samples: int) -> None:
-    """Refuse outputs other than one row of scores per sample."""
-    shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-    if not isinstance(shape, tuple) or len(shape) != 2 or shape[0] != samples or shape[1] < 2:
-        raise InputError(
-            f"module must give a row of scores, one per class, for each of {samples} samples, got "
-            f"{shape}; end it with a layer of as many outputs as classes"
-        )
-
-
-def checked_losses(loss: Loss, scores: Tensor, y: Tensor) -> Tensor:
-    """Return each sample's loss, or refuse scores or losses of another shape."""
-    check_scores(scores, len(y))
-    losses = loss(scores, y)
-    if tuple(losses.shape) != (len(y),):
-        raise InputError(
-            f"loss must give one value per sample, got shape {tuple(losses.shape)} for {len(y)} "
-            "samples; use reduction='none'"
-        )
-    return losses
-
-
-def check_classes(y: Tensor, classes: int) -> None:
-    """Refuse classes that the module has no score for."""
-    if y.numel() and not 0 <= int(y.min()) <= int(y.max()) < classes:
-        raise InputError(
-            f"y must be classes from 0 to {classes - 1}, one per output of the module, got "
-            f"{int(y.min())} to {int(y.max())}; give the module more outputs, or count from 0"
-        )
-
-
 @contextmanager
-def constant_buffers(module: nn.Module) -> Iterator[None]:
-    """Refuse a module that writes to its buffers, or replaces them, while it works here."""
+def constant_buffers(module: nn.Module, but: Collection[str] = ()) -> Iterator[None]:
+    """Refuse a module that writes to its buffers, or replaces them, `but` for some."""
     before = {name: (each, each._version) for name, each in module.named_buffers()}
     yield
     changed = [
         name
         for name, each in module.named_buffers()
         if name not in before or each is not before[name][0] or each._version != before[name][1]
+        if name not in but
     ]
     if changed:
         raise InputError(
@@ -120,16 +87,12 @@ def constant_buffers(module: nn.Module) -> Iterator[None]:
         )
 
 
-def _refuse_shared_statistics(module: nn.Module) -> None:
+def _refuse_mixing(module: nn.Module) -> None:
     for name, each in module.named_modules():
         kind = type(each).__name__
-        if isinstance(each, nn.modules.batchnorm._BatchNorm):
+        normalises = isinstance(each, nn.modules.batchnorm._BatchNorm)
+        if normalises and getattr(each, "running_mean", None) is None:
             raise InputError(
-                f"module must treat each sample by itself, got '{name}' ({kind}); its statistics "
-                "are not averaged between clients: use GroupNorm or LayerNorm"
-            )
-        if getattr(each, "running_mean", None) is not None:
-            raise InputError(
-                f"module must not keep running statistics, got '{name}' ({kind}); they are not "
-                "averaged between clients: set track_running_stats=False"
+                f"module must treat each sample by itself in evaluation, got '{name}' ({kind}) "
+                "without running statistics; set track_running_stats=True, or use GroupNorm"
             )

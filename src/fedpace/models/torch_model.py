@@ -8,22 +8,21 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.checks import FloatArray, IntArray, positive_count
+from fedpace.checks import FloatArray, positive_count
 from fedpace.errors import InputError, needs
-from fedpace.models.model import AnyFloats
+from fedpace.models.model import AnyFloats, Labels
 
 with needs("PyTorch models need torch", "torch"):
     import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedpace.models import modules
+from fedpace.models import modules, torch_losses
 
 # Samples per pass when all are evaluated: activations stay in the cache.
 AT_ONCE = 512
@@ -43,13 +42,18 @@ class TorchModel:
         parameters of its own, drawn by the module's initialisation; with a module, every run
         starts from the parameters it has. Frozen parameters (`requires_grad` false) and buffers
         are constants, those of the module given or of the first one made, and not in the vector.
-        Refused: a module that changes its buffers, which are not averaged, and batch
-        normalisation, which mixes samples.
+        The running statistics of batch normalisation are in it, behind the parameters, and
+        `trained` tells them apart: they are averaged as in Flower. Refused: a module that changes
+        other buffers.
     input_shape : tuple of int, optional
         Shape of one sample, such as (1, 28, 28); by default a flat row of x.
-    loss : callable, optional
-        (outputs, y) → one loss per sample, or a `torch.nn` loss with a `reduction`, which is set
-        to "none". Cross-entropy by default.
+    loss : str or callable, optional
+        cross-entropy, the default; next-token, the same for each place of a sequence; bce, for
+        several labels per sample; mse, mae or huber, for numbers. Or (outputs, y) → one loss per
+        sample, or a `torch.nn` loss with a `reduction`, which is set to "none".
+    metric : str or callable, optional
+        What is measured on the samples held out: accuracy, label-accuracy, mse, mae, or
+        (outputs, y) → one number per sample. By default what suits a loss that has a name.
     stacked : bool, optional
         Whether all clients of a round go through the module in one vectorised call (torch.func).
         By default they do, unless the module has convolutions, which take longer stacked on a
@@ -76,19 +80,29 @@ class TorchModel:
         module: nn.Module | Callable[[], nn.Module],
         *,
         input_shape: tuple[int, ...] | None = None,
-        loss: modules.Loss | None = None,
+        loss: torch_losses.Loss | str | None = None,
+        metric: torch_losses.Loss | str | None = None,
         stacked: bool | None = None,
         threads: int | None = None,
     ) -> None:
         self._make = None if isinstance(module, nn.Module) or not callable(module) else module
         made = module if self._make is None else modules.seeded(0, self._make)
         self._module = modules.own_copy(made)
-        self._own = modules.trainable(self._module)
+        self._parameters = modules.trainable(self._module)
+        self._running = modules.running(self._module)
+        self._own: dict[str, Tensor] = {**self._parameters, **self._running}
+        if self._running:
+            self.trained = np.arange(len(self.flat(self._module))) < sum(
+                each.numel() for each in self._parameters.values()
+            )
         self._start = self.flat(self._module)
         self._input_shape = input_shape
-        self._losses = partial(modules.checked_losses, modules.per_sample(loss))
+        self._tokens = modules.takes_tokens(self._module)
+        self._loss = torch_losses.loss_of(loss)
+        self._metric = torch_losses.metric_of(metric, loss)
         loops = stacked is None and modules.has_convolutions(self._module)
-        self.stacked = False if loops else stacked
+        # Running statistics are written while a batch passes, which cannot be vectorised.
+        self.stacked = False if loops or self._running else stacked
         self._threads = None if threads is None else positive_count("threads", threads)
 
     @property
@@ -105,8 +119,8 @@ class TorchModel:
     def flat(self, module: nn.Module) -> FloatArray:
         """Return a module's parameters as one vector."""
         with torch.no_grad():
-            own = modules.trainable(module).values()
-            return torch.cat([each.reshape(-1) for each in own]).double().numpy()
+            own = [*modules.trainable(module).values(), *modules.running(module).values()]
+            return torch.cat([each.reshape(-1).double() for each in own]).numpy()
 
     def module(self, parameters: FloatArray) -> nn.Module:
         """Return a copy of the module that holds these parameters, ready to evaluate or save."""
@@ -115,20 +129,22 @@ class TorchModel:
         return copy.eval()
 
     def prepared(self, x: AnyFloats) -> AnyFloats:
-        """Return rows in float32, in the shape of the module's input."""
-        rows = np.require(x, np.float32, ["C", "W"])  # PyTorch shares writable arrays only
+        """Return rows in float32, in the shape of the module's input; tokens stay integers."""
+        kind = np.int64 if self._tokens and x.dtype.kind in "iu" else np.float32
+        rows: AnyFloats = np.require(x, kind, ["C", "W"])  # PyTorch shares writable arrays only
         if self._input_shape is None:
             return rows
-        if math.prod(self._input_shape) != x.shape[1]:
+        features = math.prod(x.shape[1:])
+        if math.prod(self._input_shape) != features:
             raise InputError(
-                f"input_shape must hold the {x.shape[1]} features of a sample, got "
-                f"{self._input_shape}; choose sizes whose product is {x.shape[1]}"
+                f"input_shape must hold the {features} features of a sample, got "
+                f"{self._input_shape}; choose sizes whose product is {features}"
             )
         return rows.reshape(-1, *self._input_shape)
 
     prepared_whole = prepared
 
-    def gradients(self, parameters: AnyFloats, x: AnyFloats, y: IntArray, out: AnyFloats) -> None:
+    def gradients(self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats) -> None:
         """Write the gradient of each of m clients' mean loss."""
         self._module.train()
         with self._working():
@@ -140,23 +156,38 @@ class TorchModel:
                 for i in range(len(y)):
                     self._gradient(parameters[i], x[i], y[i], out[i])
 
-    def losses(self, parameters: FloatArray, x: AnyFloats, y: IntArray) -> AnyFloats:
+    def losses(self, parameters: FloatArray, x: AnyFloats, y: Labels) -> AnyFloats:
         """Return each sample's loss, in evaluation mode."""
         return self._evaluated(parameters, x, y, self._losses)
 
-    def correct(self, parameters: FloatArray, x: AnyFloats, y: IntArray) -> NDArray[np.bool_]:
-        """Return whether the largest output is that of the class, in evaluation mode."""
-        return self._evaluated(parameters, x, y, lambda scores, y: scores.argmax(dim=-1) == y)
+    def correct(self, parameters: FloatArray, x: AnyFloats, y: Labels) -> NDArray[Any]:
+        """Return the metric of each sample, in evaluation mode; NaN where there is none."""
+        if (metric := self._metric) is None:
+            return np.full(len(y), np.nan)
 
-    def _gradient(self, parameters: AnyFloats, x: AnyFloats, y: IntArray, out: AnyFloats) -> None:
+        def measured(outputs: Tensor, y: Tensor) -> Tensor:
+            return torch_losses.one_per_sample("metric", metric(outputs, y), len(y))
+
+        return self._evaluated(parameters, x, y, measured)
+
+    def arrays(self, parameters: FloatArray) -> dict[str, NDArray[Any]]:
+        """Return the module's `state_dict` with these parameters, as arrays."""
+        state = self.module(parameters).state_dict()
+        return {name: each.numpy() for name, each in state.items()}
+
+    def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return torch_losses.one_per_sample("loss", self._loss(outputs, y), len(y))
+
+    def _gradient(self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats) -> None:
         _seed_from(parameters, x, y)
         self._load(parameters)
         loss = self._losses(self._module(_tensor(x)), _tensor(y)).mean()
-        found = torch.autograd.grad(loss, [*self._own.values()], materialize_grads=True)
-        torch.cat([each.reshape(-1) for each in found], out=torch.from_numpy(out))
+        found = torch.autograd.grad(loss, [*self._parameters.values()], materialize_grads=True)
+        after = [each.detach().float() for each in self._running.values()]
+        torch.cat([each.reshape(-1) for each in [*found, *after]], out=torch.from_numpy(out))
 
     def _all_gradients(
-        self, parameters: AnyFloats, x: AnyFloats, y: IntArray, out: AnyFloats
+        self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats
     ) -> None:
         _seed_from(parameters, x, y)
 
@@ -167,7 +198,7 @@ class TorchModel:
         stacked = vmap(grad(mean_loss), randomness="different")
         torch.from_numpy(out).copy_(stacked(*map(_tensor, (parameters, x, y))))
 
-    def _can_stack(self, parameters: AnyFloats, x: AnyFloats, y: IntArray, out: AnyFloats) -> bool:
+    def _can_stack(self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats) -> bool:
         """Say whether the module can be vectorised, fast, and without drawing random numbers."""
         _seed_from(parameters, x, y)
         before = torch.get_rng_state()
@@ -180,7 +211,7 @@ class TorchModel:
         return torch.equal(before, torch.get_rng_state())
 
     def _evaluated(
-        self, parameters: FloatArray, x: AnyFloats, y: IntArray, measure: modules.Loss
+        self, parameters: FloatArray, x: AnyFloats, y: Labels, measure: torch_losses.Loss
     ) -> NDArray[Any]:
         self._module.eval()
         self._load(parameters)
@@ -188,10 +219,9 @@ class TorchModel:
         with self._working(), torch.inference_mode():
             parts = (torch.split(_tensor(each), AT_ONCE) for each in (x, y))
             for inputs, labels in zip(*parts, strict=True):
-                scores = self._module(inputs)
-                modules.check_scores(scores, len(labels))
-                modules.check_classes(labels, scores.shape[1])
-                found.append(measure(scores, labels))
+                outputs = self._module(inputs)
+                torch_losses.check_classes(outputs, labels)
+                found.append(measure(outputs, labels))
         return torch.cat(found).numpy()
 
     def _load(self, parameters: AnyFloats) -> None:
@@ -214,7 +244,8 @@ class TorchModel:
         if self._threads is not None:
             torch.set_num_threads(self._threads)
         try:
-            with torch.random.fork_rng(devices=[]), modules.constant_buffers(self._module):
+            constant = modules.constant_buffers(self._module, but=self._running)
+            with torch.random.fork_rng(devices=[]), constant:
                 yield
         finally:
             torch.set_num_threads(before)
@@ -225,7 +256,7 @@ def _tensor(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
-def _seed_from(parameters: AnyFloats, x: AnyFloats, y: IntArray) -> None:
+def _seed_from(parameters: AnyFloats, x: AnyFloats, y: Labels) -> None:
     """Seed random layers from what is trained on what; a part of it tells steps apart."""
     digest = zlib.crc32(x[:1].tobytes(), zlib.crc32(y.tobytes()))
     digest = zlib.crc32(parameters[..., -256:].tobytes(), digest)

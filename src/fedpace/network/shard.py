@@ -51,7 +51,9 @@ class OwnShard:
             self._held = None  # before the next is loaded
             self._held = key, self._own(study, seed, client)
         data, how = self._held[1], study.training
-        steps = LocalSteps(how.local_steps, how.batch, how.weight_decay, how.clip)
+        steps = LocalSteps(
+            how.local_steps, how.batch, how.weight_decay, how.clip, how.optimiser, how.proximal
+        )
         return LocalTrainer(data, model(study, data), Seeds(seed), client, steps)
 
     def _read(self, job: dict[str, Any]) -> tuple[Study, int, int]:

@@ -13,6 +13,7 @@ from fedpace.report.measured import how_measured
 from fedpace.report.plots import Plot, blank_layout, numbers, trace_of
 from fedpace.report.setups import Setup
 from fedpace.report.study_figures import finish
+from fedpace.report.titles import title_of
 from fedpace.studies.store import StoredRun
 
 if TYPE_CHECKING:
@@ -79,7 +80,9 @@ def busy_figure(setup: Setup) -> Figure:
     axes.set_yticks(range(len(shown)), list(shown))
     axes.tick_params(axis="y", length=0)
     # The first scheme on top; a whisker beyond what a share can be is cut.
-    axes.set(xlabel=LABEL, title=setup.study.title, xlim=(0, 100), ylim=(len(shown) - 0.4, -0.6))
+    axes.set(
+        xlabel=LABEL, title=title_of(setup.study), xlim=(0, 100), ylim=(len(shown) - 0.4, -0.6)
+    )
     axes.set_axisbelow(True)
     wrapped = NOTE.replace(", mean over", ",\nmean over")
     finish(figure, axes, note=f"{wrapped}\n{how_measured(setup.study)}".rstrip())

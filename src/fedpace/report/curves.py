@@ -97,6 +97,8 @@ def shows_accuracy(setup: Setup) -> bool:
     network = setup.study.network
     if network is not None and network.evaluate_every == 0:
         return False
+    if not setup.study.measures_accuracy:
+        return False
     return any(has(setup.of(scheme), "accuracy") for scheme in setup.schemes)
 
 

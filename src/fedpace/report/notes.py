@@ -9,8 +9,10 @@ from fedpace.report.arrivals import sustains
 from fedpace.report.curves import shows_accuracy
 from fedpace.report.measured import measured_notes
 from fedpace.report.summary import PROPOSED, SchemeSummary, Summary
+from fedpace.report.titles import plural
 from fedpace.rivals import is_biased
 from fedpace.rounds.rows import SUSTAINED
+from fedpace.rounds.stopping import DIVERGED
 
 CAPTION = "Mean over seeds, with its 95 % interval; times include pilots unless said otherwise."
 NO_ACCURACY = "There is no curve of test accuracy: it was not evaluated along the way."
@@ -22,18 +24,19 @@ BIASED_NOTE = (
     "A scheme marked as biased does not weight updates so that their mean is that of full "
     "participation: it may end at another model, and some targets may be beyond it."
 )
-UNSUSTAINED_NOTE = "Runs ended at the first touch of the target: there is no sustained time (–)."
+UNSUSTAINED_NOTE = "Runs ended at the first touch of the target: there is no sustained time."
 
 
 def notes(summary: Summary) -> list[str]:
     """Return what a reader has to know to read the table."""
     lines = [
-        "Mean over seeds with its 95 % interval (Student's t). “Time vs” is the scheme's time over "
-        "the other's: the ratio of the means over the seeds that both have, with the interval of "
-        "the paired delta method on its logarithm. Rounds count the way of the final model: of "
-        "the two pilots, the one that training went on from."
+        "Mean over seeds with its 95 % interval (Student's t, on the logarithm). “Time vs” is the "
+        "scheme's time over the other's: the ratio of the means over the seeds that both have, "
+        "with the interval of the paired delta method on its logarithm. Rounds count the way of "
+        "the final model: of the two pilots, the one that training went on from."
     ]
-    lines += [*sustained_note(summary), *missed(summary), *measured_notes(summary.setup)]
+    lines += [*sustained_note(summary), *missed(summary), *diverged(summary)]
+    lines += measured_notes(summary.setup)
     if any(is_biased(scheme) for scheme in summary.setup.schemes):
         lines.append(BIASED_NOTE)
     if not shows_accuracy(summary.setup):
@@ -75,3 +78,17 @@ def _missed(row: SchemeSummary, sustained: bool) -> Iterator[str]:
         if count:
             bound = f"; its {time} is that of the others, a lower bound (≥)" * (count < row.runs)
             yield f"{row.scheme}: {count} of {row.runs} not {what}{bound}."
+
+
+def diverged(summary: Summary) -> list[str]:
+    """Name each scheme of which some runs ended because their loss was no longer a number."""
+    found = {
+        scheme: sum(run.ended == DIVERGED for run in summary.setup.of(scheme))
+        for scheme in summary.setup.schemes
+    }
+    return [
+        f"{scheme}: {plural(count, 'run')} diverged: the loss was no number any more. Lower the "
+        "learning rate (training.schedule), or look for NaN in the data."
+        for scheme, count in found.items()
+        if count
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import html
 import json
@@ -18,17 +19,25 @@ from fedpace.errors import needs
 from fedpace.report import busy
 from fedpace.report.accounts import html_accounts
 from fedpace.report.figures import colour
+from fedpace.report.headline import headline
 from fedpace.report.notes import notes
-from fedpace.report.plots import Plot, chances_plots, curve_plot, sensitivity_plot
+from fedpace.report.plots import Plot, chances_plots, curve_plot, dash, sensitivity_plot
 from fedpace.report.reasons import html_reasons
 from fedpace.report.rerun import NO_COMMAND, command, toml
 from fedpace.report.sensitivity import estimate_note
 from fedpace.report.setups import Setup, Sweep
 from fedpace.report.study_figures import shown_curves, target_note
-from fedpace.report.study_tables import heading, html_costs, html_table, sweep_table
+from fedpace.report.study_tables import (
+    csv_text,
+    heading,
+    html_costs,
+    html_table,
+    sweep_table,
+)
 from fedpace.report.summary import Summary
 from fedpace.report.timeline_plot import page_caption, timeline_plot
 from fedpace.report.timelines import timelines
+from fedpace.report.titles import plural, title_of
 
 TITLES = {
     "loss-seconds": "Loss against wall-clock time",
@@ -40,6 +49,8 @@ STAR = (
     "Points: mean over seeds, bars: its 95 % interval; star's bar: central 80 % of the estimates."
 )
 CHANCES = "One point per client, coloured by its importance p·G."
+# "<!--" begins a comment: base 85 without "<", which "," stands for.
+UNMARKED = str.maketrans("<", ",")
 # What the numbers depend on, and what draws them.
 PACKAGES = ("numpy", "scipy", "pydantic", "matplotlib", "plotly")
 
@@ -64,7 +75,7 @@ def page(
     plotly, script = _plotly(), f"\n{_part('page.js')}\n"
     return Template(_part("page.html")).substitute(
         title="fedpace: time to target",
-        subtitle=f"{runs:,} runs in <code>{html.escape(str(runs_in))}</code>. A click on a "
+        subtitle=f"{plural(runs, 'run')} in <code>{html.escape(str(runs_in))}</code>. A click on a "
         "scheme's name shows or hides it in all figures of its setup.",
         version=fedpace.__version__,
         versions=html.escape(_versions([summary.setup for summary in summaries])),
@@ -72,9 +83,8 @@ def page(
         script=script,
         hashes=" ".join(map(_hash, (plotly, script))),
         sections="\n".join(sections),
-        # "</script>" in a name would end the element that holds the data.
-        plots=json.dumps(plots, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
-        plotly=plotly,
+        plots=packed(json.dumps(plots, allow_nan=False, separators=(",", ":"))),
+        plotly=packed(plotly),
     )
 
 
@@ -93,10 +103,12 @@ def _setup_section(summary: Summary, plots: dict[str, Plot], again: str) -> str:
         figures.append(_figure(plots, each.title, page_caption(each), drawn, wide=True))
         figures.append(html_reasons(setup.of(each.scheme)[0]))
     remarks = "".join(f"<li>{html.escape(note)}</li>" for note in notes(summary))
-    about = f"{len(setup.seeds)} seeds, {len(setup.schemes)} schemes, fedpace {setup.version}."
+    counts = (plural(len(setup.seeds), "seed"), plural(len(setup.schemes), "scheme"))
+    about = f"{', '.join(counts)}, fedpace {setup.version}."
     return f"""<section id="{setup.slug}">
 <h2>{html.escape(heading(summary))}</h2>
-<p class="about">{html.escape(about)}</p>
+<p class="headline">{html.escape(headline(summary))}</p>
+<p class="about">{html.escape(about)} {_download(summary)}</p>
 <div class="scroll">{html_table(summary)}</div>
 {html_costs(summary)}
 <ul class="notes">{remarks}</ul>
@@ -119,7 +131,7 @@ def _sweep_section(sweep: Sweep, plots: dict[str, Plot]) -> str:
         f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows
     )
     return f"""<section id="{first.slug}-sensitivity">
-<h2>Sensitivity to c: {html.escape(first.study.title)}</h2>
+<h2>Sensitivity to c: {html.escape(title_of(first.study))}</h2>
 {_legend(schemes)}
 <div class="plots">
 {_figure(plots, "Time to the target against c", note, sensitivity_plot(sweep))}
@@ -141,10 +153,18 @@ def _figure(
     )
 
 
+def _download(summary: Summary) -> str:
+    """Return a link to the numbers as a file, which the page holds."""
+    packed = base64.b64encode(csv_text([summary]).encode()).decode()
+    name = f"{summary.setup.slug}.csv"
+    return f'<a download="{name}" href="data:text/csv;base64,{packed}">Download the CSV</a>'
+
+
 def _legend(schemes: Sequence[str]) -> str:
     buttons = "".join(
         f'<button type="button" aria-pressed="true" data-scheme="{html.escape(scheme)}" '
-        f'style="--colour: {colour(scheme)}">{html.escape(scheme)}</button>'
+        f'data-dash="{dash(scheme)}" style="--colour: {colour(scheme)}">{html.escape(scheme)}'
+        "</button>"
         for scheme in schemes
     )
     return f'<div class="legend" role="group" aria-label="Schemes shown">{buttons}</div>'
@@ -160,6 +180,11 @@ def _versions(setups: Sequence[Setup]) -> str:
     tools += [f"{name} {metadata.version(name)}" for name in PACKAGES if find_spec(name)]
     page_by = ", ".join([f"fedpace {fedpace.__version__}", *tools])
     return f"Runs made with fedpace {made}. Page made with {page_by}."
+
+
+def packed(text: str) -> str:
+    """Return a text packed to less than half of its size, in letters that HTML leaves alone."""
+    return base64.b85encode(gzip.compress(text.encode(), 9, mtime=0)).decode().translate(UNMARKED)
 
 
 def _plotly() -> str:

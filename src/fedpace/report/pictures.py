@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 FORMATS = ("png", "pdf")
 
 
-def write_figures(summaries: list[Summary], sweeps: list[Sweep], folder: Path) -> Iterator[Path]:
+def write_figures(
+    summaries: Sequence[Summary], sweeps: Sequence[Sweep], folder: Path
+) -> Iterator[Path]:
     """Draw everything as PNG and PDF, and yield each file when it is written."""
     for summary in summaries:
         slug = summary.setup.slug

@@ -37,11 +37,13 @@ DASHES = {
     "optimal-tiers": "longdashdot",
     "optimal-mean-no-pilots": "dot",
 }
-GREY = "#555"
+GREY = "#777"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 # Of shapes, and of letters to the right of their x.
 FULL_HEIGHT = {"y0": 0, "y1": 1, "yref": "paper", "layer": "below"}
 TOP = {"y": 1, "yref": "paper", "xanchor": "left", "yanchor": "top"}
+# Up to so many decades a logarithmic axis has room for 1, 2 and 5.
+FEW_DECADES = 3
 # Where a logarithmic axis of losses has numbers.
 TICKS = [digit * 10.0**power for power in range(-4, 5) for digit in (1, 1.5, 2, 3, 5, 7)]
 
@@ -102,7 +104,7 @@ def _curve(scheme: str, line: Curve, form: str) -> list[Plot]:
         x=numbers(line.x),
         y=numbers(line.mean),
         mode="lines",
-        line={"color": colour(scheme), "width": 2, "dash": _dash(scheme)},
+        line={"color": colour(scheme), "width": 2, "dash": dash(scheme)},
         hovertemplate=f"%{{y:{form}}}",
     )
     return [band, mean]
@@ -132,10 +134,25 @@ def _chances(scheme: str, run: StoredRun, q: FloatArray) -> Plot:
         hovertemplate="%{text}<br>%{x:.3g} s, q = %{y:.3g}<extra></extra>",
     )
     layout = blank_layout("round time of the client, s", "probability per draw, q")
-    for axis in ("xaxis", "yaxis"):
-        layout[axis] |= {"type": "log", "dtick": 1, "tickformat": "~g"}
+    for axis, values in (("xaxis", run.profile.times[order]), ("yaxis", q[order])):
+        layout[axis] |= {"type": "log", **log_ticks(values)}
     _draw_level(layout, "uniform, 1/N", 1 / q.size)
     return {"data": [points], "layout": layout}
+
+
+def log_ticks(values: FloatArray) -> Plot:
+    """Return where a logarithmic axis has numbers: within few decades, not at powers of ten only.
+
+    >>> log_ticks(np.array([0.02, 0.06]))["tickvals"]
+    [0.01, 0.02, 0.05, 0.1]
+    """
+    fine = values[np.isfinite(values) & (values > 0)]
+    if not fine.size:
+        return {}
+    low, high = math.floor(math.log10(fine.min())), math.ceil(math.log10(fine.max()))
+    digits = (1, 2, 5) if high - low <= FEW_DECADES else (1,)
+    ticks = [digit * 10.0**power for power in range(low, high) for digit in digits]
+    return {"tickmode": "array", "tickvals": [*ticks, 10.0**high], "tickformat": "~g"}
 
 
 def _sensitivity(sweep: Sweep, line: Sensitivity) -> list[Plot]:
@@ -146,7 +163,7 @@ def _sensitivity(sweep: Sweep, line: Sensitivity) -> list[Plot]:
         x=numbers(places(sweep.values)),
         y=numbers(point.value for point in line.seconds),
         mode="lines+markers",
-        line={"color": mine, "dash": _dash(line.scheme)},
+        line={"color": mine, "dash": dash(line.scheme)},
         error_y={"type": "data", "array": above, "thickness": 1},
         hovertemplate="c = %{x:.3g} S₀: %{y:,.0f} s",
     )
@@ -166,7 +183,8 @@ def _sensitivity(sweep: Sweep, line: Sensitivity) -> list[Plot]:
     return [given, star]
 
 
-def _dash(scheme: str) -> str:
+def dash(scheme: str) -> str:
+    """Return how a scheme's lines are broken, in Plotly's words."""
     return DASHES.get(scheme, "dot" if NO_BARRIER in scheme else "solid")
 
 

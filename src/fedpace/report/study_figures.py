@@ -21,6 +21,7 @@ from fedpace.report.sensitivity import (
 )
 from fedpace.report.setups import NO_BARRIER, Setup, Sweep, optimising
 from fedpace.report.summary import BASELINE, Summary
+from fedpace.report.titles import title_of
 from fedpace.studies.store import StoredRun
 from fedpace.studies.study import Study
 
@@ -79,7 +80,7 @@ def curve_figure(summary: Summary, y: Ordinate, x: Abscissa) -> Figure:
         mine, dash = colour(scheme), _dash(scheme)
         axes.plot(line.x, line.mean, color=mine, linestyle=dash, linewidth=1.6, label=scheme)
         axes.fill_between(line.x, line.low, line.high, color=mine, alpha=0.15, linewidth=0)
-    axes.set(xlabel=LABELS[x], ylabel=LABELS[y], title=summary.setup.study.title)
+    axes.set(xlabel=LABELS[x], ylabel=LABELS[y], title=title_of(summary.setup.study))
     if y == "loss":
         axes.set_yscale("log")
         plain_numbers(axes.yaxis, steps=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0))
@@ -115,7 +116,7 @@ def chances_figure(setup: Setup) -> Figure:
     plain_numbers(panels[0].xaxis, steps=(1.0,))
     plain_numbers(panels[0].yaxis, steps=(1.0,))
     plain_numbers(bar.ax.yaxis, steps=(1.0, 2.0, 5.0))
-    figure.suptitle(setup.study.title, fontsize="medium")
+    figure.suptitle(title_of(setup.study), fontsize="medium")
     return figure
 
 
@@ -154,7 +155,7 @@ def sensitivity_figure(sweep: Sweep) -> Figure:
     axes.set_ylim(bottom=0)
     axes.set_xticks(places(sweep.values), [f"{value:g}" for value in sweep.values])
     axes.minorticks_off()
-    axes.set_title(f"{sweep.members[0].study.title}\n{estimate_note(sweep)}".strip())
+    axes.set_title(f"{title_of(sweep.members[0].study)}\n{estimate_note(sweep)}".strip())
     finish(figure, axes, note=SENSITIVITY_NOTE)
     return figure
 

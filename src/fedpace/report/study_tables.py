@@ -21,6 +21,7 @@ from fedpace.report.sensitivity import sensitivities
 from fedpace.report.setups import Sweep
 from fedpace.report.summary import BASELINE, PROPOSED, SchemeSummary, Summary
 from fedpace.report.tables import new_table, printable
+from fedpace.report.titles import published, title_of
 from fedpace.rivals import marked
 
 NOTHING = "–"
@@ -34,6 +35,8 @@ COSTS = (
     "Bytes are measured, or those of the model in single precision. Accuracy is that at the end of "
     "the run, on what clients hold back."
 )
+# Letters of a terminal, and columns that a table keeps even if they are more.
+TERMINAL_WIDTH, LEAST_COLUMNS = 80, 4
 Cell = tuple[str, str]
 Narrow = Literal["terminal", "print"]
 
@@ -70,10 +73,17 @@ def columns(summary: Summary) -> list[Column]:
         Column(f"vs {PROPOSED}, paper", lambda row: (_ratio(row.paper_ratio), "")),
         Column(accuracy, _accuracy, ()),
     ]
-    left_out = set() if summary.setup.study.paper else {"paper, s", f"vs {PROPOSED}, paper"}
+    study = summary.setup.study
+    left_out = set[str]()
+    if not study.paper or not published(study):  # the numbers are not those of the paper's setup
+        left_out |= {"paper, s", f"vs {PROPOSED}, paper"}
     if not math.isfinite(summary.accuracy.value):
         left_out.add(accuracy)
-    return [column for column in every if column.title not in left_out]
+    if not any(row.pilot_seconds.value > 0 for row in summary.rows):
+        left_out |= {"pilot time, s", "time without pilots, s", unpiloted}
+    shown = [column for column in every if column.title not in left_out]
+    # A column that holds nothing tells nothing.
+    return [each for each in shown if any(each.cell(row)[0] != NOTHING for row in summary.rows)]
 
 
 def cost_columns(summary: Summary) -> list[Column]:
@@ -123,7 +133,7 @@ def markdown(summaries: Sequence[Summary], sweeps: Sequence[Sweep] = ()) -> str:
             table = _markdown_table([column.title for column in spent], cells)
             parts.append(f"{COSTS}\n\n{table}\n")
     for sweep in sweeps:
-        title = f"## Sensitivity to c: {_plain(sweep.members[0].study.title)}"
+        title = f"## Sensitivity to c: {_plain(title_of(sweep.members[0].study))}"
         parts.append(f"{title}\n\n{_markdown_table(*sweep_table(sweep))}\n")
     return "\n".join(parts)
 
@@ -172,8 +182,13 @@ def sweep_table(sweep: Sweep) -> tuple[list[str], list[list[str]]]:
 
 
 def terminal_table(summary: Summary) -> Table:
-    """Return the table for the terminal: the main columns, intervals below their values."""
+    """Return the table for the terminal: the main columns, intervals below their values.
+
+    As many of them as fit its usual width.
+    """
     shown = main_columns(summary, "terminal")
+    while len(shown) > LEAST_COLUMNS and _width(shown, summary) > TERMINAL_WIDTH:
+        shown = shown[:-1]
     titles = (textwrap.fill(column.title, TITLE_WIDTH) for column in shown)
     table = new_table(escape(printable(heading(summary))), *titles)
     table.title_style, table.padding = "bold", (0, 1, 0, 0)
@@ -187,10 +202,20 @@ def terminal_table(summary: Summary) -> Table:
     return table
 
 
+def _width(shown: Sequence[Column], summary: Summary) -> int:
+    """Return the letters that the columns take, with a space on either side."""
+    total = 0
+    for column in shown:
+        lines = textwrap.fill(column.title, TITLE_WIDTH).splitlines()
+        lines += [part for row in summary.rows for part in column.cell(row)]
+        total += max(map(len, lines)) + 1
+    return total + 1
+
+
 def heading(summary: Summary) -> str:
     """Return the title of a setup, and in what it differs from others of its name."""
     study = summary.setup.study
-    return study.title + summary.setup.label.removeprefix(study.name)
+    return title_of(study) + summary.setup.label.removeprefix(study.name)
 
 
 def _markdown_table(titles: list[str], rows: list[list[str]]) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fedpace.report.arrivals import Times, accuracy_arrival, arrival, seconds_of, times_of
 from fedpace.report.costs import Costs, costs_of
-from fedpace.report.intervals import Interval, mean_interval, ratio_interval
+from fedpace.report.intervals import Interval, mean_interval, ratio_interval, time_interval
 from fedpace.report.setups import Setup
 
 BASELINE = "uniform"
@@ -79,6 +79,8 @@ def target_accuracy(setup: Setup) -> Interval:
     stop = setup.study.stop
     if stop.accuracy is not None:
         return Interval(stop.accuracy)
+    if not setup.study.measures_accuracy:
+        return Interval()
     arrivals = (arrival(run) for run in setup.of(PROPOSED))
     known = (row.accuracy for row in arrivals if row is not None)
     return mean_interval(accuracy for accuracy in known if not math.isnan(accuracy))
@@ -94,18 +96,18 @@ def _row(setup: Setup, scheme: str, accuracy: float, times: Mapping[str, Times])
         scheme=scheme,
         runs=len(runs),
         reached=sum(row is not None for row in arrivals),
-        seconds=mean_interval(mine.gross.values()),
-        rounds=mean_interval(math.inf if row is None else row.round for row in arrivals),
-        pilot_seconds=mean_interval(mine.pilots.values()),
-        net_seconds=mean_interval(mine.net.values()),
+        seconds=time_interval(mine.gross.values()),
+        rounds=time_interval(math.inf if row is None else row.round for row in arrivals),
+        pilot_seconds=time_interval(mine.pilots.values()),
+        net_seconds=time_interval(mine.net.values()),
         to_uniform=ratio_interval(mine.gross, baseline.gross),
         to_proposed=ratio_interval(mine.gross, proposed.gross),
         net_to_uniform=ratio_interval(mine.net, baseline.net),
         net_to_proposed=ratio_interval(mine.net, proposed.net),
-        sustained_seconds=mean_interval(mine.sustained.values()),
+        sustained_seconds=time_interval(mine.sustained.values()),
         sustained_to_proposed=ratio_interval(mine.sustained, proposed.sustained),
         accuracy_reached=sum(map(math.isfinite, to_accuracy)),
-        accuracy_seconds=mean_interval(to_accuracy),
+        accuracy_seconds=time_interval(to_accuracy),
         paper_seconds=paper,
         paper_ratio=paper / setup.study.paper.get(PROPOSED, math.nan),
         costs=costs_of(runs),

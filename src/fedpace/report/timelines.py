@@ -11,6 +11,7 @@ from fedpace.checks import FloatArray
 from fedpace.report.measured import how_measured
 from fedpace.report.setups import Setup
 from fedpace.report.timeline import PHASES, DrawnReply, Missing, Stage, TierSpan, Timeline
+from fedpace.report.titles import title_of
 from fedpace.rounds.rows import Row
 from fedpace.studies.store import StoredRun
 
@@ -49,7 +50,7 @@ def _timeline(run: StoredRun, usual: FloatArray) -> Timeline:
     unit = "Steps" if run.study.training.asynchronous else "Rounds"
     return Timeline(
         run.scheme,
-        run.study.title,
+        title_of(run.study),
         f"Who was drawn and how long each took: {run.scheme}, seed {run.seed}",
         f"{unit} shown: {', '.join(parts)}{shortened}.{some} "
         f"{how_measured(run.study) or SIMULATED}",

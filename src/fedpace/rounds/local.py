@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, partial
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
 from fedpace.data.shards import Split
-from fedpace.models.model import AnyFloats, Model
+from fedpace.errors import InputError
+from fedpace.models.model import AnyFloats, Labels, Model
+from fedpace.rounds.optimisers import SGD, Descent, optimiser_named
 from fedpace.seeds import Seeds
+
+# Takes parameters, x, y, and room for the gradients; returns their squared norms.
+_Step: TypeAlias = Callable[[AnyFloats, AnyFloats, Labels, AnyFloats], AnyFloats]
 
 
 class Trained(NamedTuple):
@@ -24,7 +30,7 @@ class Trained(NamedTuple):
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """How clients train: E steps of SGD, the same for all.
+    """How clients train: E steps of SGD or another optimiser, the same for all.
 
     Parameters
     ----------
@@ -32,12 +38,18 @@ class LocalSteps:
         E, and the samples per step, drawn with replacement.
     weight_decay, clip : float ≥ 0, float > 0 or None
         Each step adds λ w to the gradient; one longer than `clip` is first scaled down to it.
+    optimiser : str
+        sgd, momentum:BETA or adam; it begins anew in every round.
+    proximal : float ≥ 0
+        μ of FedProx: each step adds μ (w − w_sent) to the gradient [Li20].
     """
 
     count: int = 50
     batch: int = 24
     weight_decay: float = 0.0
     clip: float | None = None
+    optimiser: str = SGD
+    proximal: float = 0.0
 
     def rows(
         self, seeds: Seeds, round_index: int, client: int, first: int, end: int
@@ -51,7 +63,7 @@ class LocalSteps:
         model: Model,
         parameters: FloatArray,
         x: AnyFloats,
-        y: NDArray[np.int64],
+        y: Labels,
         rows: NDArray[np.int64],
         rate: float | FloatArray,
     ) -> Trained:
@@ -60,30 +72,90 @@ class LocalSteps:
         All begin with the same parameters at the same rate, or each with its own: `parameters` is
         (P,) or (m, P), and `rate` one number or m.
         """
-        labels = y.take(rows)
         sent = parameters.astype(model.dtype)
         local = np.tile(sent, (rows.shape[1], 1)) if sent.ndim == 1 else sent.copy()
         if not isinstance(rate, float):
             rate = np.asarray(rate, dtype=model.dtype)[..., None]
         gradient = np.empty_like(local)
         squares = np.zeros(rows.shape[1])
-        for step in range(self.count):
-            model.gradients(local, x.take(rows[step], axis=0), labels[step], gradient)
-            norms = np.vecdot(gradient, gradient)
-            squares += norms
-            self._descend(local, gradient, norms, rate)
+        step = self._stepping(model, sent, rate)
+        for each in rows:
+            squares += step(local, x.take(each, axis=0), y.take(each, axis=0), gradient)
         return Trained((local - sent).astype(np.float64), np.sqrt(squares / self.count))
 
+    def _stepping(self, model: Model, sent: AnyFloats, rate: float | AnyFloats) -> _Step:
+        """Return what makes one step of all clients: it moves them, and returns ‖g‖² of each."""
+        if not hasattr(model, "stepped"):
+            descent = optimiser_named(self.optimiser)
+            return partial(self._step, model=model, sent=sent, descent=descent, rate=rate)
+        if self != LocalSteps(self.count, self.batch):
+            raise InputError(
+                "optimiser, proximal, weight_decay and clip must be left out for a model that "
+                f"takes its own steps, got {self}; set them in the model"
+            )
+        return partial(_own_step, model=model, rate=rate)
+
+    def _step(
+        self,
+        local: AnyFloats,
+        x: AnyFloats,
+        y: Labels,
+        gradient: AnyFloats,
+        *,
+        model: Model,
+        sent: AnyFloats,
+        descent: Descent | None,
+        rate: float | AnyFloats,
+    ) -> AnyFloats:
+        model.gradients(local, x, y, gradient)
+        trained: NDArray[np.bool_] | None = getattr(model, "trained", None)
+        if trained is None:
+            return self._descend(local, gradient, sent, descent, rate)
+        new = gradient[:, ~trained]
+        gradient[:, ~trained] = 0
+        norms = self._descend(local, gradient, sent, descent, rate)
+        local[:, ~trained] = new
+        return norms
+
     def _descend(
-        self, local: AnyFloats, gradient: AnyFloats, norms: AnyFloats, rate: float | AnyFloats
-    ) -> None:
+        self,
+        local: AnyFloats,
+        gradient: AnyFloats,
+        sent: AnyFloats,
+        descent: Descent | None,
+        rate: float | AnyFloats,
+    ) -> AnyFloats:
+        norms: AnyFloats = np.vecdot(gradient, gradient)
         if self.clip is not None:
             least = np.finfo(norms.dtype).tiny  # so that a zero gradient stays one
             gradient *= np.minimum(1, self.clip / np.sqrt(np.maximum(norms, least)))[:, None]
         if self.weight_decay:
             gradient += self.weight_decay * local
+        if self.proximal:
+            gradient += self.proximal * (local - sent)
+        if descent is not None:
+            gradient[:] = descent(gradient)
         gradient *= rate
         local -= gradient
+        return norms
+
+
+def _own_step(
+    local: AnyFloats,
+    x: AnyFloats,
+    y: Labels,
+    gradient: AnyFloats,
+    *,
+    model: Any,
+    rate: float | AnyFloats,
+) -> AnyFloats:
+    """Let the model take its own step; what it moved by, over the rate, counts as its gradient."""
+    gradient[:] = local
+    model.stepped(local, x, y, rate)
+    gradient -= local
+    gradient /= rate
+    norms: AnyFloats = np.vecdot(gradient, gradient)
+    return norms
 
 
 class Held:
@@ -97,8 +169,8 @@ class Held:
         losses = self.model.losses(parameters, self._whole_train_x, self.data.train.y)
         return float(losses.mean(dtype=np.float64))
 
-    def right(self, parameters: FloatArray) -> NDArray[np.bool_]:
-        """Return which of the samples held out are classified right."""
+    def right(self, parameters: FloatArray) -> NDArray[Any]:
+        """Return which of the samples held out are classified right, or another measure of each."""
         return self.model.correct(parameters, self._whole_test_x, self.data.test.y)
 
     @cached_property

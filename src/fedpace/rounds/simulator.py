@@ -19,6 +19,7 @@ from fedpace.models.model import Model
 from fedpace.rounds.backend import NOBODY, NOTHING, Evaluation, Probe, Reply, Task, together
 from fedpace.rounds.judged import Judged, judged
 from fedpace.rounds.local import Held, LocalSteps, Trained
+from fedpace.rounds.optimisers import SGD
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Presence, RoundTimes
 from fedpace.times.traces import FORWARD_AND_BACKWARD
@@ -184,7 +185,7 @@ class Simulator(Held, SimulatedClock):
         How long each takes, in simulated seconds, and whether the server knows the usual times.
     seeds : Seeds
         The batches of a client in a round depend on these alone, not on who else is drawn.
-    local_steps, batch, weight_decay, clip
+    local_steps, batch, weight_decay, clip, optimiser, proximal
         E, and the rest of `LocalSteps`.
     """
 
@@ -196,6 +197,8 @@ class Simulator(Held, SimulatedClock):
     batch: int = 24
     weight_decay: float = 0.0
     clip: float | None = None
+    optimiser: str = SGD
+    proximal: float = 0.0
     times_known: bool = True
 
     def __post_init__(self) -> None:
@@ -297,4 +300,16 @@ class Simulator(Held, SimulatedClock):
     @cached_property
     def steps(self) -> LocalSteps:
         """How clients train."""
-        return LocalSteps(self.local_steps, self.batch, self.weight_decay, self.clip)
+        return LocalSteps(
+            self.local_steps,
+            self.batch,
+            self.weight_decay,
+            self.clip,
+            self.optimiser,
+            self.proximal,
+        )
+
+    @property
+    def trained_entries(self) -> NDArray[np.bool_] | None:
+        """Which entries of the parameters gradients move; None for all."""
+        return getattr(self.model, "trained", None)

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
 from fedpace.rounds.backend import Evaluation, Probe, Task
@@ -61,7 +62,9 @@ class Spread(SimulatedClock):
         described = client.submit(_described, self._recipe, pure=False)
         self.weights: FloatArray
         self._initial: FloatArray
-        self.weights, self.times, self.times_known, self._initial = described.result()
+        self.trained_entries: NDArray[np.bool_] | None
+        about = described.result()
+        self.weights, self.times, self.times_known, self._initial, self.trained_entries = about
 
     def initial(self) -> FloatArray:
         """Return the model's initial parameters."""
@@ -117,10 +120,12 @@ def _simulator(recipe: _Recipe) -> Simulator:
         return _kept[recipe.name]
 
 
-def _described(recipe: _Recipe) -> tuple[FloatArray, RoundTimes, bool, FloatArray]:
+def _described(
+    recipe: _Recipe,
+) -> tuple[FloatArray, RoundTimes, bool, FloatArray, NDArray[np.bool_] | None]:
     """Return what is known of the clients without their data."""
-    simulator = _simulator(recipe)
-    return simulator.weights, simulator.times, simulator.times_known, simulator.initial()
+    made = _simulator(recipe)
+    return made.weights, made.times, made.times_known, made.initial(), made.trained_entries
 
 
 def _evaluated(recipe: _Recipe, parameters: FloatArray) -> tuple[Evaluation | None, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from fedpace.errors import InputError
 from fedpace.rounds.rows import Row
 
 DIVERGED = "diverged"
@@ -26,6 +27,11 @@ class Stop:
     seconds: float | None = None
     blind: bool = False
     sustained: bool = False
+
+    def __post_init__(self) -> None:
+        limits = (self.loss, self.accuracy, self.rounds, self.seconds)
+        if not self.blind and all(limit is None for limit in limits):
+            raise InputError("Stop must end a run, got no limit; give rounds, seconds or a loss")
 
     def reason(self, row: Row) -> str:
         """Return why training ends after this row; empty if it goes on."""

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedpace.checks import FloatArray
+from fedpace.errors import InputError
 from fedpace.profile import Profile
 from fedpace.rounds.backend import Backend
 from fedpace.rounds.checkpoint import Journal
@@ -31,6 +33,11 @@ class Outcome(NamedTuple):
     design: Design | Dispatch
     profile: Profile
     notes: Mapping[str, Any] = {}
+
+    @property
+    def parameters(self) -> FloatArray:
+        """The trained model, as one vector; `TorchModel.module` makes a module of it."""
+        return self.state.parameters
 
 
 class Training:
@@ -68,6 +75,7 @@ class Training:
         evaluate_every: int = 1,
         journal: Journal | None = None,
     ) -> None:
+        _check(sampler, schedule, stop, seeds)
         self.backend, self.sampler = backend, sampler
         self.server = server_named(AUTO, sampler) if server is None else server
         self._schedule, self._stop, self._seeds = schedule, stop, seeds
@@ -182,3 +190,16 @@ class Training:
     def _end(self, row: Row) -> None:
         ended = self.phase.over(self._stop, self.state, row)
         self.state = self.state._replace(ended=ended)
+
+
+def _check(sampler: object, schedule: object, stop: object, seeds: object) -> None:
+    """Say what an argument must be that is easily taken for another."""
+    for name, value, fine, remedy in (
+        ("sampler", sampler, hasattr(sampler, "observe"), 'give sampler_for("pace", k=10)'),
+        ("schedule", schedule, callable(schedule), "give constant(0.1), from fedpace"),
+        ("stop", stop, isinstance(stop, Stop), "give Stop(rounds=100)"),
+        ("seeds", seeds, isinstance(seeds, Seeds), "give Seeds(0)"),
+    ):
+        if not fine:
+            got = f"{value!r:.60}; {remedy}"
+            raise InputError(f"{name} must be what `train` documents, got {got}")

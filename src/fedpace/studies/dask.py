@@ -17,7 +17,6 @@ from fedpace.rounds.spread import Spread
 from fedpace.studies.experiment import run_with, simulator
 from fedpace.studies.processes import Done, Job, Order, carried_out
 from fedpace.studies.store import packed_run
-from fedpace.studies.study import Study
 
 # Seconds to wait for the scheduler, at the start and for a goodbye.
 PATIENCE = 5
@@ -33,7 +32,9 @@ def run_on_cluster(
     distributed = _distributed()
     pending: dict[Any, Job] = {}
     with _connected(distributed, scheduler, warn, pending) as client:
-        pending |= {client.submit(carried_out, order, job, pure=False): job for job in jobs}
+        # Data go to every worker once, not with every run.
+        sent = client.scatter(order, broadcast=True) if order.given else order
+        pending |= {client.submit(carried_out, sent, job, pure=False): job for job in jobs}
         for future in distributed.as_completed(list(pending), loop=client.loop):
             try:
                 # No time limit: a result that was lost with its worker is computed again first.
@@ -51,21 +52,22 @@ def run_spread(
     For a simulation that outgrows one machine; the numbers are those of one process.
     """
     with _connected(_distributed(), scheduler, warn, {}) as client:
-        study = Study.model_validate_json(order.study)
+        study = order.opened()
         for job in jobs:
             begin = time.perf_counter()
             try:
-                backend = Spread(client, _simulator, order.study, job.seed)
-                done = Done(packed_run(study, *job, run_with(backend, study, *job)))
+                backend = Spread(client, _simulator, order, job.seed)
+                outcome = run_with(backend, study, *job)
+                done = Done(packed_run(study, *job, outcome, save=order.save))
             except Exception as error:  # a worker's too: the next run may go better
                 done = _failed(error, client, scheduler)
             yield job, done._replace(seconds=time.perf_counter() - begin)
 
 
-def _simulator(study: str, seed: int) -> Simulator:
+def _simulator(order: Order, seed: int) -> Simulator:
     """Build the simulator on a worker; linear algebra keeps to one thread there, as everywhere."""
     threadpool_limits(1)
-    return simulator(Study.model_validate_json(study), seed)
+    return simulator(order.opened(), seed)
 
 
 def _distributed() -> Any:

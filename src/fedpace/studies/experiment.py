@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.checks import FloatArray
+from fedpace.checks import FloatArray, one_per_client, positive_column
 from fedpace.data.image_files import pool_files
 from fedpace.data.images import CLASSES, image_split, load_pool, standardised
 from fedpace.data.partition import power_law_sizes
@@ -27,11 +27,13 @@ from fedpace.estimation.policy import (
     stream_sampler_for,
 )
 from fedpace.estimation.solve import Solve
+from fedpace.lookup import GIVEN, found
 from fedpace.models.logistic import Logistic
 from fedpace.models.model import Model
 from fedpace.profile import Profile
 from fedpace.rounds import schedules
 from fedpace.rounds.backend import Backend
+from fedpace.rounds.buffers import buffered
 from fedpace.rounds.checkpoint import Journal
 from fedpace.rounds.rows import Row
 from fedpace.rounds.run import train
@@ -42,6 +44,7 @@ from fedpace.rounds.stopping import Stop
 from fedpace.rounds.training import Outcome
 from fedpace.sampling.schemes import SCHEMES, needs_counts_only
 from fedpace.seeds import Seeds
+from fedpace.studies.own import GROUP, own_model, own_split
 from fedpace.studies.study import ImagesSection, OwnSection, Study, SyntheticSection
 from fedpace.times.availability import check_availability, with_availability
 from fedpace.times.distributions import FLASH, usual_times
@@ -54,6 +57,8 @@ from fedpace.times.traces import data_file, whole_file
 PIXELS = 28 * 28
 # The kinds of data that can be drawn here.
 KINDS = "synthetic, mnist or emnist-lower"
+# What of the training's section is for clients.
+LOCAL = {"local_steps", "batch", "weight_decay", "clip", "optimiser", "proximal"}
 # What of the devices' section makes times vary.
 VARIATION = {"noise", "drift", "period", "busy", "busy_factor", "spell"}
 SCHEDULES: dict[str, Callable[..., schedules.Schedule]] = {
@@ -82,7 +87,7 @@ def run_with(
     return train(
         backend,
         drawn_by,
-        server=server_named(study.training.server, drawn_by),
+        server=buffered(server_named(study.training.server, drawn_by), backend),
         schedule=parsed_schedule(study.training.schedule),
         stop=stopping(study),
         seeds=Seeds(seed),
@@ -124,16 +129,16 @@ def sampler(study: Study, scheme: str, backend: Backend, seeds: Seeds) -> Sample
     if scheme == "pace":  # which caps the weight of a round
         del settings["max_weight"]
     knobs = section.knobs.get(scheme)
-    found = sampler_for(scheme, k, learn=_learning(study), knobs=knobs, **settings)
-    if not section.oracle or not isinstance(found, (Solve, Piloted)):
-        return found
-    if needs_counts_only(found.scheme):
-        return found
+    made = sampler_for(scheme, k, learn=_learning(study), knobs=knobs, **settings)
+    if not section.oracle or not isinstance(made, (Solve, Piloted)):
+        return made
+    if needs_counts_only(made.scheme):
+        return made
     if backend.usual_times is None:
         problem = "sampling.oracle must be false where times are not known before"
         raise InputError(f"{problem}; set sampling.oracle=false")
     profile = measured_profile(study, backend, seeds)
-    return Solve(found.scheme, k, max_weight=section.max_weight, profile=profile)
+    return Solve(made.scheme, k, max_weight=section.max_weight, profile=profile)
 
 
 def _stream_sampler(study: Study, scheme: str, backend: Backend) -> Sampler:
@@ -206,7 +211,7 @@ def simulator(study: Study, seed: int) -> Simulator:
     seeds = Seeds(seed)
     data = split(study, seed)
     usual = drawn_times(study, study.devices.times, seeds, train=data.train)
-    local = study.training.model_dump(include={"local_steps", "batch", "weight_decay", "clip"})
+    local = study.training.model_dump(include=LOCAL)
     times, known = round_times(study, usual, seeds), study.devices.known
     return Simulator(data, model(study, data), times, seeds, times_known=known, **local)
 
@@ -217,17 +222,23 @@ def drawn_times(
     """Draw the clients' usual times; orders by what clients hold need their data, `train`."""
     work = study.devices.model_dump(include={"samples", "megabits", "correlation"})
     rng = seeds.stream("times")
+    if spec.startswith(GIVEN):
+        seconds = positive_column("times", found(spec, {}, argument="times", group=GROUP))
+        return one_per_client("times", seconds, client_count(study) if train is None else train.n)
     if train is None:
         return usual_times(spec, np.ones(client_count(study), dtype=np.int64), rng, **work)
-    return usual_times(spec, train.sizes, rng, labels=train.common_labels, **work)
+    labels = train.common_labels if "by-label" in spec else None
+    return usual_times(spec, train.sizes, rng, labels=labels, **work)
 
 
 def split(study: Study, seed: int) -> Split:
     """Draw the data: the study's one draw, or this run's own."""
     section = study.data
     if isinstance(section, OwnSection):
+        if section.source is not None:
+            return own_split(section, seed)
         problem = "its data are with its clients, and cannot be drawn here"
-        raise InputError(f"{study.name}: {problem}; set data.kind to {KINDS}")
+        raise InputError(f"{study.name}: {problem}; set data.source, or data.kind to {KINDS}")
     rng = Seeds(seed if section.seed is None else section.seed).stream("data")
     if isinstance(section, SyntheticSection) and section.sizes == "paper":
         sizes = np.array(PAPER_SIZES)
@@ -250,6 +261,10 @@ def split(study: Study, seed: int) -> Split:
 
 def model(study: Study, data: Split) -> Model:
     """Return what clients train on these data."""
+    if study.model.kind == "own":
+        return own_model(study.model, data)
+    if isinstance(study.data, OwnSection):
+        return _logistic(study, data.train.x.shape[1], data.train.classes)
     return _model(study, data.train.x.shape[1])
 
 
@@ -257,8 +272,7 @@ def _model(study: Study, features: int) -> Model:
     section = study.data
     classes = section.classes if isinstance(section, SyntheticSection) else CLASSES[section.kind]
     if study.model.kind == "logistic":
-        dtype = np.float32 if study.model.precision == "single" else np.float64
-        return Logistic(features, classes, dtype)
+        return _logistic(study, features, classes)
     from fedpace.models.lenet import lenet5
     from fedpace.models.torch_model import TorchModel
 
@@ -266,19 +280,26 @@ def _model(study: Study, features: int) -> Model:
     return TorchModel(partial(lenet5, classes), input_shape=(1, 28, 28), threads=1)
 
 
+def _logistic(study: Study, features: int, classes: int) -> Logistic:
+    dtype = np.float32 if study.model.precision == "single" else np.float64
+    return Logistic(features, classes, dtype)
+
+
 def client_count(study: Study) -> int:
     """Return how many clients a study has."""
     section = study.data
     if isinstance(section, SyntheticSection) and section.sizes == "paper":
         return len(PAPER_SIZES)
+    if section.clients is None:
+        return split(study, 0).train.n
     return section.clients
 
 
 def model_of(study: Study) -> Model:
     """Return what clients train, from the shape of their data alone."""
     section = study.data
-    if isinstance(section, OwnSection):
-        problem = "data.kind must be known to devices, got own"
+    if isinstance(section, OwnSection) or study.model.kind == "own":
+        problem = "data.kind and model.kind must be known to devices, got own"
         raise InputError(f"{study.name}: {problem}; set it to {KINDS}")
     return _model(study, section.features if isinstance(section, SyntheticSection) else PIXELS)
 

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -15,14 +16,16 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple, Self
 
+import cloudpickle
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 import fedpace
 from fedpace.errors import InputError
-from fedpace.lookup import provide, sources
+from fedpace.lookup import give, given_among, provide, sources
 from fedpace.studies.experiment import run_one
 from fedpace.studies.store import packed_run
 from fedpace.studies.study import Study
@@ -54,22 +57,38 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """What crosses to another process: version, study as JSON, text of the users' own files."""
+    """What crosses to another process: version, study as JSON, and what is the users' own.
+
+    That is the text of their files, and pickled objects that a script gave; with `save`, the
+    trained parameters come back.
+    """
 
     version: str
     study: str
     files: Mapping[str, str]
+    given: bytes = b""
+    save: bool = False
 
     @classmethod
-    def of(cls, study: Study, schemes: Iterable[str]) -> Self:
+    def of(cls, study: Study, schemes: Iterable[str], *, save: bool = False) -> Self:
         """Write a study down for another process."""
-        files = sources([*schemes, study.training.server])
-        return cls(fedpace.__version__, json.dumps(study.model_dump(mode="json")), files)
+        names = [*schemes, study.training.server, *study.own_names]
+        # Not pickle's own, which could not send what a script or a notebook defines.
+        given = cloudpickle.dumps(objects) if (objects := given_among(names)) else b""
+        written = json.dumps(study.model_dump(mode="json"))
+        return cls(fedpace.__version__, written, sources(names), given, save)
 
     def opened(self) -> Study:
-        """Return the study, and let its own files be found here."""
+        """Return the study, and let what is the users' own be found here."""
         provide(self.files)
+        if self.given and self.given is not _opened[0]:
+            give(cloudpickle.loads(self.given))
+            _opened[0] = self.given
         return Study.model_validate_json(self.study)
+
+
+# The objects that this process has unpacked: data may be large.
+_opened = [b""]
 
 
 def carried_out(order: Order, job: Job) -> Done:
@@ -87,7 +106,7 @@ def carried_out(order: Order, job: Job) -> Done:
         study = order.opened()
         # What overflows ends the run as diverged, which says it better than a warning.
         with np.errstate(all="ignore"):
-            contents = packed_run(study, *job, run_one(study, *job))
+            contents = packed_run(study, *job, run_one(study, *job), save=order.save)
     except InputError as error:
         problem = str(error)
     except Exception as error:
@@ -144,7 +163,7 @@ class _Lane:
         with contextlib.suppress(OSError):
             if self._process is None:
                 self._start()
-            self.calls.send((self._order, job))
+            self.calls.send(job)
 
     def answer(self) -> Done:
         """Return what came back, or an answer that tells how the process died."""
@@ -173,10 +192,11 @@ class _Lane:
         self.calls, other_end = context.Pipe()
         self._process = context.Process(target=_serve, args=(other_end,), daemon=True)
         try:
-            with _interrupts_held():
+            with _interrupts_held(), _main_hidden():
                 self._process.start()
         finally:
             other_end.close()
+        self.calls.send(self._order)  # once: it may hold data
 
 
 class _Deaths:
@@ -220,12 +240,23 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextlib.contextmanager
+def _main_hidden() -> Iterator[None]:
+    """Let a process started here not run the script again that this one runs: it needs no guard."""
+    before, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = before
+
+
 def _serve(calls: Connection) -> None:
     """Do jobs until the other end is closed."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with contextlib.suppress(EOFError, OSError):
+        order = calls.recv()
         while True:
-            calls.send(carried_out(*calls.recv()))
+            calls.send(carried_out(order, calls.recv()))
 
 
 def _end_with_parent() -> None:

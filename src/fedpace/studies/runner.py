@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from fedpace.checks import positive_count
 from fedpace.errors import InputError
 from fedpace.estimation.policy import named
+from fedpace.rounds.optimisers import optimiser_named
 from fedpace.rounds.server import server_named
 from fedpace.studies.dask import run_on_cluster, run_spread
 from fedpace.studies.experiment import check_mode, parsed_schedule, simulator
@@ -92,6 +93,7 @@ def run_study(
     scheduler: str | None = None,
     spread: Spread = "runs",
     jobs: Sequence[Job] | None = None,
+    save: bool = False,
     progress: Callable[[Standing], object] | None = None,
     warn: Warn | None = None,
 ) -> Finished:
@@ -100,8 +102,6 @@ def run_study(
     Stored runs are not repeated, so the same call continues after any interruption, a loss of power
     included. A damaged file is removed and its run repeated. The numbers depend on study, scheme
     and seed alone, not on where and in what order runs are done.
-
-    Processes are spawned: a script that calls this at import needs `if __name__ == "__main__":`.
 
     Parameters
     ----------
@@ -117,6 +117,8 @@ def run_study(
         What goes to the workers of a cluster: whole runs, or the clients of each round.
     jobs : sequence of Job, optional
         What `checked_jobs` returns for these arguments, if it was called before.
+    save : bool
+        Keep the trained parameters in the runs' files; runs stored without them are done again.
     progress, warn : callable, optional
         `progress` gets the standing at the start and after every run; `warn` gets a line for each
         damaged file, killed process and the like.
@@ -126,16 +128,21 @@ def run_study(
     count = usable_cores() if processes is None else positive_count("processes", processes)
     store = Store(directory)
     store.tidy()
-    todo = [job for job in jobs if not is_stored(store, study, job, say)]
+    if others := store.others_at_work():
+        say(
+            f"{directory}: process {others[0]} is at work here too; what either of them begins is "
+            "done by both: end one of them"
+        )
+    todo = [job for job in jobs if not is_stored(store, study, job, say, save=save)]
     clock = _Progress(len(jobs), todo, show)
     wanted = _still_wanted(store, study, todo, clock, say)
-    order = Order.of(study, schemes)
+    order = Order.of(study, schemes, save=save)
     if scheduler is None or not todo:
         results = run_in_processes(order, wanted, processes=min(count, len(todo)), warn=say)
     else:
         run = run_on_cluster if spread == "runs" else run_spread
         results = run(order, wanted, scheduler=scheduler, warn=say)
-    with closing(results):
+    with closing(results), store.at_work():
         failures = _stored(store, study, results, clock)
     return Finished(len(jobs) - len(failures), failures)
 
@@ -155,22 +162,28 @@ def checked_jobs(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> 
         named(scheme, argument="schemes")
     check_mode(study, schemes)
     server_named(study.training.server)
+    optimiser_named(study.training.optimiser)
     parsed_schedule(study.training.schedule)
     simulator(study, seeds[0])
     jobs = dict.fromkeys(Job(scheme, seed) for seed in seeds for scheme in schemes)
     return sorted(jobs, key=lambda job: (job.seed != seeds[0], job.scheme != LONGEST))
 
 
-def is_stored(store: Store, study: Study, job: Job, warn: Warn) -> bool:
-    """Tell whether a run is stored and whole; remove a damaged file."""
+def is_stored(store: Store, study: Study, job: Job, warn: Warn, *, save: bool = False) -> bool:
+    """Tell whether a run is stored and whole; remove a damaged file.
+
+    With `save`, one without its parameters is removed too: it is to be done again.
+    """
     while path := store.find(run_key(study, *job)):
         try:
-            store.load(path)
+            run = store.load(path)
         except DamagedRunError as error:
             warn(f"{error}; it is removed and {job} is done again")
             store.remove(path)
         else:
-            return True
+            if not save or run.parameters is not None:
+                return True
+            store.remove(path)
     return False
 
 

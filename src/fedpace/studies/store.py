@@ -24,19 +24,24 @@ from fedpace.lookup import fingerprint
 from fedpace.profile import Profile
 from fedpace.rounds.rows import History, packed_rows, unpacked_rows
 from fedpace.rounds.training import Outcome
-from fedpace.studies.study import Study
+from fedpace.studies.study import OWN, Study
 
 # What names a configuration without changing a number.
 NAMES = {"name", "title", "paper", "paper_loss"}
 # Seconds. A run is a few hundred kilobytes: no write takes longer.
 LONGEST_WRITE = 3600.0
+# How the mark of a process that adds runs ends.
+AT_WORK = ".at-work"
 # What is kept of a profile besides β/α.
 COLUMNS = ("weights", "times", "grad_norms")
 
 
 @dataclass(frozen=True, eq=False)
 class StoredRun:
-    """A finished run as read from disk; `q` is None for a design without probabilities."""
+    """A finished run as read from disk.
+
+    `q` is None for a design without probabilities, `parameters` where they were not to be saved.
+    """
 
     study: Study
     scheme: str
@@ -47,6 +52,7 @@ class StoredRun:
     q: FloatArray | None
     profile: Profile
     ratio: RatioEstimate | None
+    parameters: FloatArray | None = None
 
 
 class DamagedRunError(Exception):
@@ -147,6 +153,30 @@ class Store:
                 if _left_behind(path):
                     path.unlink(missing_ok=True)
 
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Leave a mark that this process adds runs here, as long as it does."""
+        mark = self._folder / f".{os.getpid()}{AT_WORK}"
+        with contextlib.suppress(OSError):  # a folder that cannot be written says so elsewhere
+            self._folder.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                mark.unlink(missing_ok=True)
+
+    def others_at_work(self) -> list[int]:
+        """Return the other processes that add runs here; marks of those that died are removed."""
+        found = []
+        for mark in self._folder.glob(f".*{AT_WORK}"):
+            process = int(mark.name[1:].removesuffix(AT_WORK))
+            if _alive(process):
+                found += [process] if process != os.getpid() else []
+            else:
+                mark.unlink(missing_ok=True)
+        return found
+
     @property
     def _folder(self) -> Path:
         return self.directory / "runs"
@@ -156,7 +186,14 @@ def _identity(study: Study, scheme: str, seed: int) -> list[Any]:
     """Return what determines a run's numbers: settings that are not the usual ones, and files."""
     settings = study.model_dump(mode="json", exclude_defaults=True)
     numbers = {name: value for name, value in settings.items() if name not in NAMES}
-    own = {name: mark for name in (scheme, study.training.server) if (mark := fingerprint(name))}
+    for section in OWN:  # wherever the file is, its text counts
+        if source := numbers.get(section, {}).get("source"):
+            numbers[section] = numbers[section] | {"source": source.rpartition("/")[2]}
+    own = {
+        name.rpartition("/")[2] if name in study.own_names else name: mark
+        for name in (scheme, study.training.server, *study.own_names)
+        if (mark := fingerprint(name))
+    }
     return [fedpace.__version__, numbers, scheme, seed, own]
 
 
@@ -179,15 +216,26 @@ def _left_behind(path: Path) -> bool:
     process = path.stem.rpartition("-")[2]
     if os.name == "nt" or not process.isdecimal():  # on Windows, asking would end the process
         return False
+    return not _alive(int(process))
+
+
+def _alive(process: int) -> bool:
+    if os.name == "nt":  # there, asking would end the process
+        return True
     try:
-        os.kill(int(process), 0)
+        os.kill(process, 0)
     except OSError as error:  # any other: the process is another user's
-        return isinstance(error, ProcessLookupError)
-    return False
+        return not isinstance(error, ProcessLookupError)
+    return True
 
 
-def packed_run(study: Study, scheme: str, seed: int, outcome: Outcome) -> bytes:
-    """Return a finished run as the bytes of a file; the same run gives the same bytes."""
+def packed_run(
+    study: Study, scheme: str, seed: int, outcome: Outcome, *, save: bool = False
+) -> bytes:
+    """Return a finished run as the bytes of a file; the same run gives the same bytes.
+
+    With `save`, the trained parameters are in it.
+    """
     about: dict[str, Any] = {
         "identity": _identity(study, scheme, seed),
         "study": study.model_dump(mode="json"),
@@ -202,6 +250,8 @@ def packed_run(study: Study, scheme: str, seed: int, outcome: Outcome) -> bytes:
     }
     if (q := getattr(outcome.design, "q", None)) is not None:
         arrays["q"] = q
+    if save:
+        arrays["parameters"] = outcome.state.parameters
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
@@ -227,4 +277,5 @@ def _unpacked(contents: bytes, key: str) -> StoredRun:
         q=arrays.get("q"),
         profile=Profile(**columns, beta_over_alpha=about["beta_over_alpha"]),
         ratio=None if ratio is None else RatioEstimate(**ratio),
+        parameters=arrays.get("parameters"),
     )

@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Iterable
 from importlib import resources
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -20,6 +21,10 @@ Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
+# Sections that may be a user's own, and then a name alone.
+OWN = ("data", "model")
+# Losses of PyTorch models whose labels are numbers.
+OF_NUMBERS = ("mse", "mae", "huber")
 SETUPS = resources.files("fedpace.studies") / "setups"
 
 
@@ -67,21 +72,50 @@ class ImagesSection(_Section):
 
 
 class OwnSection(_Section):
-    """What clients hold is theirs alone: nothing of it is known here but how many they are."""
+    """What clients hold is your own: `source` makes it, or it is with the clients alone.
 
-    kind: Literal["own"]
-    clients: Count
-    seed: None = None
+    `source` is file.py:name or module:name, a function that returns one pair (x, y) per client, of
+    which the share `test_share` is held back, or (x, y, test x, test y). A function of one
+    argument gets a random generator, so that every run, or every `seed`, has data of its own.
+    Without `source` nothing is known here but how many `clients` there are.
+    """
+
+    kind: Literal["own"] = "own"
+    source: str | None = None
+    clients: Count | None = None
+    test_share: Share = 0.1
+    seed: Seed | None = None
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        if self.source is None and self.clients is None:
+            raise ValueError('own data must have a source; write data = "file.py:make_clients"')
+        return self
 
 
 DataSection = Annotated[SyntheticSection | ImagesSection | OwnSection, Field(discriminator="kind")]
 
 
 class ModelSection(_Section):
-    """What they train, and in which precision; LeNet-5 takes images and single precision."""
+    """What they train, and in which precision; LeNet-5 takes images and single precision.
 
-    kind: Literal["logistic", "lenet5"] = "logistic"
+    An own model has a `source`, file.py:name or module:name: a PyTorch module, a linear model of
+    scikit-learn, a `Model`, or a function that makes one; `loss` and `metric` are for PyTorch.
+    """
+
+    kind: Literal["logistic", "lenet5", "own"] = "logistic"
     precision: Literal["single", "double"] = "single"
+    source: str | None = None
+    loss: str | None = None
+    metric: str | None = None
+
+    @model_validator(mode="after")
+    def _own(self) -> Self:
+        if (self.kind == "own") != (self.source is not None):
+            raise ValueError('an own model must have a source; write model = "file.py:make_model"')
+        if self.kind != "own" and (self.loss or self.metric):
+            raise ValueError(f"{self.kind} has its own loss and metric; leave them out")
+        return self
 
 
 class DevicesSection(_Section):
@@ -124,6 +158,8 @@ class TrainingSection(_Section):
     In the `mode` "asynchronous" no round is waited for: `at_once` clients are at work, by default
     `k`, and every `buffer` updates make a step, by default as many as the scheme says, else
     `at_once`. Rounds are then steps, and schemes that would have pilots warm up.
+
+    Clients take steps of `optimiser`: sgd, momentum:BETA or adam; `proximal` is μ of FedProx.
     """
 
     k: Count = 10
@@ -134,6 +170,8 @@ class TrainingSection(_Section):
     schedule: str = "inverse:0.1"
     weight_decay: AtLeastZero = 0.0
     clip: Positive | None = None
+    optimiser: str = "sgd"
+    proximal: AtLeastZero = 0.0
     server: str = "auto"
     mode: Literal["synchronous", "asynchronous"] = "synchronous"
     at_once: Count | None = None
@@ -182,6 +220,12 @@ class PilotsSection(_Section):
     thresholds: Annotated[tuple[Finite, ...], Field(min_length=1)]
     rounds: Count
 
+    @model_validator(mode="after")
+    def _fall(self) -> Self:
+        if any(a <= b for a, b in pairwise(self.thresholds)):
+            raise ValueError("thresholds must fall, as the loss does; give the highest first")
+        return self
+
 
 class StopSection(_Section):
     """When a run ends: whichever comes first.
@@ -225,7 +269,7 @@ class Study(_Section):
     """
 
     name: str
-    title: str
+    title: str = ""
     data: DataSection
     model: ModelSection = ModelSection()
     devices: DevicesSection = DevicesSection()
@@ -237,8 +281,22 @@ class Study(_Section):
     paper: dict[str, float] = {}
     paper_loss: Finite | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _opened(cls, values: Any) -> Any:
+        """Read data = "file.py:name" and model = "file.py:name" as sections."""
+        if not isinstance(values, dict):
+            return values
+        own = {name: values.get(name) for name in OWN}
+        opened = {n: {"kind": "own", "source": v} for n, v in own.items() if isinstance(v, str)}
+        return values | opened
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        if self.model.kind != "own" and isinstance(self.data, OwnSection) and self.data.source:
+            if self.model.kind == "lenet5":
+                raise ValueError('own data need an own model; write model = "file.py:make_model"')
+            return self
         if self.model.kind == "lenet5" and self.data.kind == "synthetic":
             raise ValueError("lenet5 takes images; set data.kind to mnist or emnist-lower")
         if self.model.kind == "lenet5" and self.model.precision == "double":
@@ -248,11 +306,25 @@ class Study(_Section):
             raise ValueError("no round is waited for; set training.take and training.deadline none")
         return self
 
+    @property
+    def measures_accuracy(self) -> bool:
+        """Whether what is measured on held-out samples is a share, not another metric."""
+        named = self.model.metric or ("mae" if self.model.loss in OF_NUMBERS else "accuracy")
+        return named in ("accuracy", "label-accuracy")
+
+    @property
+    def own_names(self) -> list[str]:
+        """What stands for a user's own in data, model and times."""
+        own = self.data.source if isinstance(self.data, OwnSection) else None
+        names = (own, self.model.source, self.model.loss, self.model.metric, self.devices.times)
+        return [name for name in names if name is not None and (":" in name)]
+
 
 def load_study(name_or_path: str, overrides: Iterable[str] = ()) -> Study:
     """Read a setup that comes with fedpace, or a TOML file, and apply `section.field=value`.
 
-    A file may begin with `base = "SETUP"`, and then gives only what differs from that setup.
+    A file may begin with `base = "SETUP"`, and then gives only what differs from that setup. Files
+    of your own that it names, such as model = "file.py:make_model", are looked for beside it.
 
     >>> load_study("simulation-1", ["training.k=5"]).training.k
     5
@@ -260,10 +332,16 @@ def load_study(name_or_path: str, overrides: Iterable[str] = ()) -> Study:
     values = _values_of(name_or_path)
     for override in overrides:
         _apply(values, override)
+    values.setdefault("name", Path(name_or_path).stem)
+    return validated(values, name_or_path)
+
+
+def validated(values: dict[str, Any], called: str) -> Study:
+    """Return a study of these fields, or say what is wrong with the first that does not fit."""
     try:
         return Study.model_validate(values)
     except ValidationError as error:
-        raise InputError(f"{name_or_path}: {_first_problem(error.errors()[0])}") from None
+        raise InputError(f"{called}: {_first_problem(error.errors()[0])}") from None
 
 
 def setups() -> list[str]:
@@ -278,6 +356,10 @@ def _values_of(name_or_path: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         problem = f"is not TOML: {error}"
         raise InputError(f"{name_or_path}: {problem}; see the setups in fedpace") from None
+    for section in OWN:
+        if isinstance(values.get(section), str):
+            values[section] = {"kind": "own", "source": values[section]}
+    _look_beside(name_or_path, values)
     base = values.pop("base", None)
     if base is None:
         return values
@@ -289,9 +371,19 @@ def _values_of(name_or_path: str) -> dict[str, Any]:
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of both, those of `over` where both have them."""
+    """Return the fields of both, those of `over` where both have them; one kind of a section."""
     both = [n for n in over if isinstance(over[n], dict) and isinstance(base.get(n), dict)]
-    return base | over | {name: _merged(base[name], over[name]) for name in both}
+    alike = [n for n in both if over[n].get("kind", base[n].get("kind")) == base[n].get("kind")]
+    return base | over | {name: _merged(base[name], over[name]) for name in alike}
+
+
+def _look_beside(path: str, values: dict[str, Any]) -> None:
+    """Let the user's own files that a TOML file names be found in its folder."""
+    sections = [values[each] for each in OWN if isinstance(values.get(each), dict)]
+    for section, field in product(sections, ("source", "loss", "metric")):
+        file, _, name = str(section.get(field)).rpartition(":")
+        if file.endswith(".py") and not Path(file).is_absolute():
+            section[field] = f"{Path(path).parent / file}:{name}"
 
 
 def _text_of(name_or_path: str) -> str:

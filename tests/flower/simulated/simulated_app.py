@@ -46,7 +46,12 @@ def query(message: Message, context: Context) -> Message:
 def main(grid: Grid, context: Context) -> None:
     arrays = ArrayRecord([np.zeros(3)])
     strategy = AdaptiveSampling(
-        2, "optimal-mean", pilots=WarmUp(3), expected_nodes=CLIENTS, evaluate_every=1
+        query=True,
+        k=2,
+        scheme="optimal-mean",
+        pilots=WarmUp(3),
+        expected_nodes=CLIENTS,
+        evaluate_every=1,
     )
     check_backend(lambda: strategy.backend_on(grid, Training(arrays, 60.0)))
     strategy.start(grid, arrays, num_rounds=6)

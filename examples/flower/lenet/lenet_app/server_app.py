@@ -20,6 +20,7 @@ def main(grid: Grid, context: Context) -> None:
     settings = context.run_config
     torch.manual_seed(int(settings["seed"]))
     strategy = AdaptiveSampling(
+        query=True,
         k=int(settings["k"]),
         scheme=str(settings["scheme"]),
         pilots=WarmUp(int(settings["warm-up"])),

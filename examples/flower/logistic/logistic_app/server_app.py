@@ -18,6 +18,7 @@ def main(grid: Grid, context: Context) -> None:
     """Train, and write what happened."""
     settings = context.run_config
     strategy = AdaptiveSampling(
+        query=True,
         k=int(settings["k"]),
         scheme=str(settings["scheme"]),
         mode=str(settings["mode"]),

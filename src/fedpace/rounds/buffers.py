@@ -75,6 +75,12 @@ class Buffered:
         return after, state
 
 
+def buffered(server: Server, backend: Any) -> Server:
+    """Return the server, which leaves alone what the backend says that no gradient moves."""
+    trained = getattr(backend, "trained_entries", None)
+    return server if trained is None else Buffered(server, trained)
+
+
 def _moves(
     parameters: FloatArray, reply: Reply, seen: Seen | None, buffers: NDArray[np.bool_]
 ) -> FloatArray:
