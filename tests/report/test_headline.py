@@ -19,7 +19,7 @@ from .made import START, made_run, small_study
 
 def summary_of(folder: Path, **seconds: float) -> Summary:
     study = small_study(folder)
-    loss = study.stop.loss
+    loss = study.stop.loss or 0.0
     assert loss is not None
     runs = [
         made_run(study, name.replace("_", "-"), seed, [START, ("train", 1, s + seed, loss, 0.5)])
@@ -79,7 +79,7 @@ def test_a_run_that_diverged_is_told_with_a_remedy(tmp_path: Path) -> None:
 
 def test_intervals_of_times_stay_positive(tmp_path: Path) -> None:
     study = small_study(tmp_path)
-    loss = study.stop.loss
+    loss = study.stop.loss or 0.0
     runs = [
         made_run(study, "uniform", seed, [START, ("train", 1, seconds, loss, 0.5)])
         for seed, seconds in enumerate((1.0, 1000.0))

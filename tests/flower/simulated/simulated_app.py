@@ -58,7 +58,12 @@ def main(grid: Grid, context: Context) -> None:
     history = Path(str(context.run_config["history"]))
     strategy.history.write_csv(history)
     stream = AdaptiveSampling(
-        2, "weighted", mode="asynchronous", buffer=1, expected_nodes=CLIENTS, evaluate_every=1
+        k=2,
+        scheme="weighted",
+        mode="asynchronous",
+        buffer=1,
+        expected_nodes=CLIENTS,
+        evaluate_every=1,
     )
     stream.start(grid, arrays, num_rounds=8)
     stream.history.write_csv(history.with_name("stream.csv"))
