@@ -15,8 +15,11 @@ TOLD_OF_TRAINING = ("k", "local_steps", "batch", "schedule", "weight_decay", "op
 
 
 def published(study: Study) -> bool:
-    """Tell whether a study is the setup of its name, whose paper's figures stand beside it."""
-    return study.name in setups() and _told(study) == _told(_setup(study.name))
+    """Tell whether a study is the setup of its name, as far as that is one of fedpace's.
+
+    Only then the paper's figures stand beside it.
+    """
+    return study.name not in setups() or _told(study) == _told(_setup(study.name))
 
 
 def title_of(study: Study) -> str:
@@ -25,7 +28,7 @@ def title_of(study: Study) -> str:
     >>> title_of(load_study("simulation-1", ["training.k=3", "data.sizes=power-law"]))
     'simulation-1, changed: logistic regression, Synthetic(1, 1), N = 100, K = 3'
     """
-    if study.title and (study.name not in setups() or published(study)):
+    if study.title and published(study):
         return study.title
     clients = _clients(study)
     known = [] if clients is None else [f"N = {clients}"]
