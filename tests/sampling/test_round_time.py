@@ -6,9 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpace import InputError, expected_round_time, mean_round_time, round_time_gradient
+from fedpace import InputError, expected_round_time, mean_round_time
 from fedpace.checks import FloatArray
-from fedpace.sampling.round_time import sorted_marginal_times, sorted_round_time
+from fedpace.sampling.round_time import (
+    round_time_gradient,
+    sorted_marginal_times,
+    sorted_round_time,
+)
 from tests.sampling.fleets import columns, distributions, powers_of_ten, random_fleet
 
 seeds = st.integers(0, 10**6)
