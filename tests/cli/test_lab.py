@@ -68,7 +68,7 @@ def test_up_refuses_data_that_only_the_clients_have(tmp_path: Path) -> None:
     setup.write_text(text)
     state = tmp_path / "state"
     line = refused("up", "--setup", setup, "--state", state, "--name", lab_name("own"))
-    assert "data.kind must be known to devices, got own" in line
+    assert "data.kind and model.kind must be known to devices, got own" in line
     assert not state.exists()
 
 
@@ -192,6 +192,7 @@ def test_certificates_need_a_server(tmp_path: Path) -> None:
 def test_progress_tells_the_mean_that_will_end_the_run() -> None:
     at = row(round=12, seconds=3.0, loss=0.5, sustained_loss=0.75)
     now = RunProgress(Job("uniform", 0), 0, 2, at)
-    assert "loss 0.5000 (mean of the last ten 0.7500)" in _Rounds(Stop(sustained=True)).line(now)
+    stop = Stop(loss=0.1, sustained=True)
+    assert "loss 0.5000 (mean of the last ten 0.7500)" in _Rounds(stop).line(now)
     assert "mean" not in _Rounds(Stop(seconds=1e9)).line(now)
-    assert "nan" not in _Rounds(Stop(sustained=True)).line(now._replace(row=row()))
+    assert "nan" not in _Rounds(stop).line(now._replace(row=row()))

@@ -55,7 +55,7 @@ class Quadratic:
             clients = sorted(rng.choice(self.n, 2, replace=False).tolist())
             updates = self.updates(model, clients)
             agreement = compared(agreement, seen(clients, updates, model, n=self.n))
-            agreement = with_length(agreement, np.full(agreement["clients"].size, 1 / self.n))
+            agreement = with_length(agreement, np.full(self.n, 1 / self.n))
             model = model + updates.mean(axis=0)
         return agreement
 

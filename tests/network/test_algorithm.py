@@ -72,7 +72,7 @@ def test_pace_sees_updates_of_devices_and_draws_those_of_like_speed_together(
     how: dict[str, Any] = {"schedule": inverse(0.1), "stop": Stop(rounds=16), "seeds": Seeds(SEED)}
     devices = train(prepared(server), Pace(k=2, c_over_s0=1.0), **how)
     last = devices.history.rows[-1]
-    assert last.why == "2 tiers, c = 1 S₀: as given"
+    assert last.why.startswith("2 tiers, c = 1 S₀: as given; rounds of weight ")
     assert isinstance(devices.design, Tiered)
     np.testing.assert_array_equal(devices.design.tiers, [0, 1, 1, 0])
     # In the warm-up, where nothing depends on times, all is as in the simulator.

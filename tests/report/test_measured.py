@@ -75,7 +75,7 @@ def test_setups_of_other_kinds_of_data_are_told_apart(tmp_path: Path) -> None:
     runs = [arriving(study, "full", seed, 1.0) for seed in range(2)]
     runs.append(arriving(type(study).model_validate(own), "full", 0, 1.0))
     assert list(labels_of(*runs).values()) == [
-        "small", "small, data.kind = own, data.clients = 2",
+        "small", "small, data.kind = own, data.source = none, data.clients = 2",
     ]  # fmt: skip
 
 

@@ -29,7 +29,6 @@ from fedpace.studies.experiment import run_one
 from fedpace.studies.experiment import simulator as build
 from fedpace.studies.processes import Job, Order
 from fedpace.studies.store import packed_run
-from fedpace.studies.study import Study
 from tests.studies.clusters import Cluster, cluster
 from tests.studies.tiny import tiny_study
 
@@ -109,7 +108,7 @@ def test_a_round_is_that_of_the_simulator_to_the_last_bit(
         np.testing.assert_array_equal(mine, theirs)
 
 
-def unreliable(study: str, seed: int) -> Simulator:
+def unreliable(order: Order, seed: int) -> Simulator:
     """Fail on the worker, in another way for every seed but the last."""
     if seed == 0:
         raise PermissionError(13, "may not read this")
@@ -117,7 +116,7 @@ def unreliable(study: str, seed: int) -> Simulator:
         raise MemoryError("no room for the images")
     if seed == 2:
         raise InputError("data must be there, got none")
-    return build(Study.model_validate_json(study), seed)
+    return build(order.opened(), seed)
 
 
 def test_a_run_that_fails_on_a_worker_does_not_end_the_others(

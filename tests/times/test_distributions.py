@@ -121,8 +121,8 @@ def test_the_work_of_a_round_counts_in_every_order(order: str) -> None:
 
 
 def test_an_unknown_trace_is_refused() -> None:
-    with pytest.raises(InputError, match=r"times must name a known trace, got 'trace:flash'; use"):
-        times("trace:flash")
+    with pytest.raises(InputError, match=r"times must name a known trace, got 'trace:flesh'; did"):
+        times("trace:flesh")
 
 
 def test_times_come_from_a_file(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def lab_run_command(
     from fedpace.studies.record import write_record
 
     numbers = range(first_seed, first_seed + seeds)
+    options.named_schemes(schemes, named)  # what is misspelt is said first
     place = _lab(name, state) if listen is None else _listening(listen, devices, certs)
     network = {"deadline": deadline, "evaluate_every": evaluate_every}
     study = _study(setup, overrides or [], place, **network)

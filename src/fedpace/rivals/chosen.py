@@ -17,7 +17,7 @@ from fedpace.rounds.seen import Seen
 from fedpace.sampling.design import Draw
 
 # Of the clients who are there, and with a generator, makes this round's draw.
-Rule = Callable[[IntArray, np.random.Generator], Draw]
+Rule = Callable[[IntArray, "np.random.Generator"], Draw]
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,7 +42,7 @@ def thinned(
     >>> rng, draw = np.random.default_rng(2), Draw(np.array([0, 1]), np.array([0.25, 0.75]))
     >>> often = asked = np.append([1.0, 0.1], np.zeros(18))
     >>> thinned(draw, often, asked / 2, share=0.5, rng=rng)
-    Draw(clients=array([0, 1]), weights=array([0.5 , 0.75]), tier=-1)
+    Draw(clients=array([0, 1]), weights=array([0.5 , 0.75]), tier=-1, take=None)
 
     The first is always drawn: it is kept with probability one half, and counts twice.
     """

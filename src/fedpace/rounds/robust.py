@@ -20,8 +20,8 @@ class Clipped:
     data differ most from the model are heard less. Without any that is longer it is the average.
 
     >>> reply = Reply(np.arange(3), np.array([[1.0], [1.0], [-50.0]]), np.ones(3), np.ones(3))
-    >>> Clipped(2.0).apply(None, np.zeros(1), Draw(np.arange(3), np.full(3, 0.5)), reply)[0]
-    array([0.])
+    >>> Clipped(2.0).apply(None, np.ones(1), Draw(np.arange(3), np.full(3, 0.5)), reply)[0]
+    array([1.])
     """
 
     factor: float = 2.0
