@@ -17,6 +17,7 @@ from fedpace.rounds.spread import Spread
 from fedpace.studies.experiment import run_with, simulator
 from fedpace.studies.processes import Done, Job, Order, carried_out
 from fedpace.studies.store import packed_run
+from fedpace.studies.study import Study
 
 # Seconds to wait for the scheduler, at the start and for a goodbye.
 PATIENCE = 5
@@ -52,7 +53,7 @@ def run_spread(
     For a simulation that outgrows one machine; the numbers are those of one process.
     """
     with _connected(_distributed(), scheduler, warn, {}) as client:
-        study = order.opened()
+        study = Study.model_validate_json(order.study)  # files are read here, not from the order
         for job in jobs:
             begin = time.perf_counter()
             try:
