@@ -61,7 +61,7 @@ def test_times_are_those_measured() -> None:
 
 def test_one_message_goes_to_each_distinct_client() -> None:
     grid = grid_with()
-    strategy = strategy_on(grid, scheme="weighted")
+    strategy = strategy_on(grid, scheme="weighted", largest_share=1.0)
     strategy.start(grid, START, num_rounds=15)
     asked = [partitions for kind, partitions in grid.asked if kind == "train"]
     assert all(len(set(each)) == len(each) for each in asked)

@@ -112,6 +112,19 @@ def test_a_few_draws_in_a_row_are_no_sign_of_anything() -> None:
         assert thinned(draw, often, asked, share=0.5, rng=rng) is draw
 
 
+def test_twice_the_fair_share_is_allowed_in_small_fleets_however_few_a_draw_has() -> None:
+    draw, rng = Draw(np.array([1]), np.array([0.7])), np.random.default_rng(0)
+    often = np.array([0.4, 0.6, 0.4, 0.4])  # two of four, drawn with replacement: at times one
+    assert thinned(draw, often, often, share=0.5, rng=rng) is draw
+    design = WithReplacement(np.full(6, 1 / 6), 3, np.full(6, 1 / 6))
+    drawn = [
+        [row.clients.tolist() for row in run(remote(share), 200, design).rows]
+        for share in (None, 0.5)
+    ]
+    assert drawn[0] == drawn[1]
+    assert all(drawn[0][1:])  # a round with nobody would take no time
+
+
 def test_simulated_runs_are_not_limited() -> None:
     made = run(remote(None), 5, WithReplacement(np.full(6, 1 / 6), 2, np.full(6, 1 / 6)))
     assert made.state.often.size == 0

@@ -34,10 +34,10 @@ def thinned(
     """Leave out clients that are drawn in more than a share of the rounds, by chance.
 
     `often`[i] is the share of the latest rounds in which the design drew client i, `asked`[i] that
-    of all rounds in which it was asked. With s = max(share, 2 m / N) it is kept with probability
-    r_i = s / often_i · min(1, s / asked_i), from 0.2 to 1, and then weighs 1/r_i times as much: r
-    depends on the past only, so that the aggregate keeps its mean, whatever the design. The
-    generator is used only where somebody may be left out.
+    of all rounds in which it was asked. With s = max(share, 2 Σ often / N), as Σ often clients are
+    drawn in a round, it is kept with probability r_i = s / often_i · min(1, s / asked_i), from 0.2
+    to 1, and then weighs 1/r_i times as much: once it is drawn, r_i is known, so that the aggregate
+    keeps its mean, whatever the design. The generator is used only where somebody may be left out.
 
     >>> rng, draw = np.random.default_rng(2), Draw(np.array([0, 1]), np.array([0.25, 0.75]))
     >>> often = asked = np.append([1.0, 0.1], np.zeros(18))
@@ -46,7 +46,8 @@ def thinned(
 
     The first is always drawn: it is kept with probability one half, and counts twice.
     """
-    most = max(share, OVER_FAIR * draw.clients.size / often.size)
+    # Not of this draw: one with few distinct clients makes nobody's fair share smaller.
+    most = max(share, OVER_FAIR * float(often.sum()) / often.size)
     tiny = np.finfo(float).tiny
     kept_with = np.minimum(most / np.maximum(often[draw.clients], tiny), 1.0)
     kept_with *= np.minimum(most / np.maximum(asked[draw.clients], tiny), 1.0)
