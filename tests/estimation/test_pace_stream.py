@@ -91,8 +91,8 @@ def test_steps_are_made_of_fewer_updates_while_the_loss_bears_it() -> None:
         state = pace.observe(state, step(loss, 0, 1))
         buffers.append(pace.design(state, known).buffer or 0)
     assert buffers[0] == 6
-    assert buffers[39] == 2
-    assert buffers == [*sorted(buffers[:40], reverse=True), 4, 4, 6]  # never more than half
+    assert buffers[39] == 1
+    assert buffers == [*sorted(buffers[:40], reverse=True), 2, 2, 4]
 
 
 def test_where_nobody_evaluates_the_loss_steps_stay_as_they_began() -> None:

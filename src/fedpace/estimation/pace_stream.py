@@ -31,7 +31,7 @@ from fedpace.sampling.shares import bounded_shares, solve_shares
 from fedpace.sampling.solution import check_cap
 from fedpace.sampling.turns import InTurn
 
-# The fewest updates in a step: single ones failed where the learning rate does not fall.
+# The fewest updates in a step at first; later single ones may do, as long as the loss bears them.
 FEWEST = 2
 # The part of those at work that make a step at first, and at most.
 LARGEST_PART = 0.5
@@ -75,7 +75,7 @@ class PaceStream:
 
     No pilots and no setting: the run begins with weighted shares and steps of C/2 updates. Norms
     and times are learned from every reply; the shares minimise the time per progress, P3, which is
-    exact here, with c as measured. Steps are made of ever fewer updates, from C/2 down to two, as
+    exact here, with c as measured. Steps are made of ever fewer updates, from C/2 down to one, as
     long as the loss bears it: see `after_step`.
 
     Parameters
@@ -176,8 +176,7 @@ class PaceStream:
 
     @property
     def _limits(self) -> tuple[float, float]:
-        fewest = min(FEWEST, self.at_once)
-        return self.at_once / self._first_buffer, self.at_once / fewest
+        return self.at_once / self._first_buffer, float(self.at_once)
 
     def _buffer(self, state: PaceStreamState) -> int:
         return self.buffer or max(round(self.at_once / state["stride"]["cap"]), 1)
