@@ -11,7 +11,7 @@ help:  ## Show this list
 setup: $(VENV)/.dev  ## Create .venv with everything needed for development
 
 demo: $(VENV)/.run  ## Run the paper's comparison on Simulation Setup 1: table, figures, a page
-	@echo "Some minutes on two cores; interrupted, the same command goes on."
+	@echo "A minute or two on two cores; interrupted, the same command goes on."
 	$(BIN)/fedpace run simulation-1 --schemes all --seeds 3 --out demo
 	$(BIN)/fedpace report demo
 
