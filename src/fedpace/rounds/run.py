@@ -147,25 +147,11 @@ class Run(Training):
         return expected
 
     def _row(self, drawn: _Drawn, reply: Reply, used: Draw) -> Row:
-        """Describe the round, with the estimate of the loss in the place of the loss."""
-        estimate = float(used.weights @ reply.losses) if reply.losses.size else math.nan
-        return Row(
-            self.state.phase,
-            self.state.round,
-            self.state.seconds,
-            estimate,
-            math.nan,
+        """Describe the round."""
+        return self._described(
+            reply,
+            used,
             drawn.expected,
-            reply.lasted,
-            reply.clients,
-            used.weights,
-            reply.seconds,
-            reply.grad_norms,
-            loss_estimate=estimate,
-            losses=reply.losses,
-            computing_seconds=reply.computing_seconds,
-            bytes_down=reply.bytes_down,
-            bytes_up=reply.bytes_up,
             missing=np.setdiff1d(drawn.draw.clients, reply.clients, assume_unique=True),
             refused=reply.refused,
             waiting_seconds=drawn.waited,

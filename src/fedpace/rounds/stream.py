@@ -254,26 +254,12 @@ class Stream(Training):
         return row
 
     def _row(self, reply: Reply, used: Draw, came: list[_Sent], lost: list[_Back]) -> Row:
-        """Describe the step, with the estimate of the loss in the place of the loss."""
-        estimate = float(used.weights @ reply.losses) if reply.losses.size else math.nan
+        """Describe the step."""
         plan = self._plan
-        return Row(
-            self.state.phase,
-            self.state.round,
-            self.state.seconds,
-            estimate,
-            math.nan,
+        return self._described(
+            reply,
+            used,
             self._expected_seconds(),
-            reply.lasted,
-            reply.clients,
-            used.weights,
-            reply.seconds,
-            reply.grad_norms,
-            loss_estimate=estimate,
-            losses=reply.losses,
-            computing_seconds=reply.computing_seconds,
-            bytes_down=reply.bytes_down,
-            bytes_up=reply.bytes_up,
             missing=np.array([each.sent.client for each in lost], dtype=np.int64),
             refused=np.array([each.sent.client for each in lost if each.refused], dtype=np.int64),
             why="" if plan is None else plan.why,

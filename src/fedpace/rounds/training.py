@@ -11,7 +11,7 @@ import numpy as np
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
 from fedpace.profile import Profile
-from fedpace.rounds.backend import Backend
+from fedpace.rounds.backend import Backend, Reply
 from fedpace.rounds.checkpoint import Journal
 from fedpace.rounds.rows import History, Row, sustained_loss
 from fedpace.rounds.sampler import START, Known, Phase, Sampler, phase_of, plan_of
@@ -20,7 +20,7 @@ from fedpace.rounds.seen import Seen
 from fedpace.rounds.server import AUTO, Server, server_named
 from fedpace.rounds.state import State
 from fedpace.rounds.stopping import Stop
-from fedpace.sampling.design import Design
+from fedpace.sampling.design import Design, Draw
 from fedpace.sampling.turns import Dispatch
 from fedpace.seeds import Seeds
 
@@ -138,6 +138,29 @@ class Training:
         see = getattr(self.sampler, "see", None)
         if see is not None and seen.draw.clients.size:
             self.state = self.state._replace(sampler=see(self.state.sampler, seen))
+
+    def _described(self, reply: Reply, used: Draw, expected: float, **more: Any) -> Row:
+        """Return a row of what came, with the estimate of the loss in the place of the loss."""
+        estimate = float(used.weights @ reply.losses) if reply.losses.size else math.nan
+        return Row(
+            self.state.phase,
+            self.state.round,
+            self.state.seconds,
+            estimate,
+            math.nan,
+            expected,
+            reply.lasted,
+            reply.clients,
+            used.weights,
+            reply.seconds,
+            reply.grad_norms,
+            loss_estimate=estimate,
+            losses=reply.losses,
+            computing_seconds=reply.computing_seconds,
+            bytes_down=reply.bytes_down,
+            bytes_up=reply.bytes_up,
+            **more,
+        )
 
     def _finished(self, row: Row) -> Row:
         """Evaluate the model where that is due, and keep the row; a diverging one may overflow."""
