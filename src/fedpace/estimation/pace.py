@@ -10,16 +10,14 @@ import numpy as np
 
 from fedpace.checks import FloatArray, positive_count
 from fedpace.estimation.agreement import (
-    Agreement,
     check_lean,
-    compared,
     leaning,
     measured_ratio,
     no_agreement,
-    with_length,
 )
-from fedpace.estimation.learned import Learned, estimated_times, learn, nothing_learned, snapshot
-from fedpace.estimation.norms import believed, expected_norms, with_norms
+from fedpace.estimation.learned import Learned, learn, nothing_learned, snapshot
+from fedpace.estimation.lessons import Lessons, taught, times_of
+from fedpace.estimation.norms import expected_norms
 from fedpace.estimation.solve import WARM_UP, LatestPlan
 from fedpace.estimation.stride import Stride, after_round, first_stride
 from fedpace.estimation.turns import Balance, balanced, even_balance, grown, turn_of
@@ -47,19 +45,15 @@ class Basis(TypedDict):
     round_weight: float
 
 
-class PaceState(TypedDict):
+class PaceState(Lessons):
     """Rounds so far, what they taught, who got how much, and what the design was solved for.
 
-    `norms` are of residuals over their learning rate, NaN where there was none. `rate` is the
-    latest learning rate. `solved` is the round of the latest solution.
+    `solved` is the round of the latest solution.
     """
 
     rounds: int
     solved: int
-    norms: FloatArray
-    rate: float
     learned: Learned
-    agreement: Agreement
     balance: Balance
     stride: Stride
     basis: Basis
@@ -144,11 +138,7 @@ class Pace:
     def see(self, state: PaceState, seen: Seen) -> PaceState:
         """Learn from the updates themselves: their lengths, and how they change."""
         state["balance"] = grown(state["balance"], seen.weights.size)
-        seen = believed(seen, state["norms"])
-        state["rate"] = seen.learning_rate
-        state["norms"] = with_norms(state["norms"], seen)
-        state["agreement"] = with_length(compared(state["agreement"], seen), seen.weights)
-        return state
+        return taught(state, seen)
 
     def observe(self, state: PaceState, row: Row) -> PaceState:
         """Learn times from a round; note what is known where the next design is due."""
@@ -188,7 +178,7 @@ class Pace:
         return int((state["learned"]["replies"] > 0).sum()) >= before + self.k
 
     def _solved(self, basis: Basis, known: Known) -> Plan:
-        times = estimated_times(basis["learned"], known.n) if known.times is None else known.times
+        times = times_of(basis["learned"], known)
         profile = Profile(known.weights, times, expected_norms(basis["norms"], known.n))
         count = max(round(known.n / self.k), 1) if self.tiers is None else self.tiers
         count = min(count, known.n)

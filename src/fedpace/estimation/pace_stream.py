@@ -10,16 +10,14 @@ import numpy as np
 
 from fedpace.checks import FloatArray, positive_count
 from fedpace.estimation.agreement import (
-    Agreement,
     check_lean,
-    compared,
     leaning,
     measured_ratio,
     no_agreement,
-    with_length,
 )
-from fedpace.estimation.learned import Learned, estimated_times, learn, nothing_learned, snapshot
-from fedpace.estimation.norms import believed, expected_norms, with_norms
+from fedpace.estimation.learned import Learned, learn, nothing_learned, snapshot
+from fedpace.estimation.lessons import Lessons, taught, times_of
+from fedpace.estimation.norms import expected_norms
 from fedpace.estimation.solve import WARM_UP, LatestPlan
 from fedpace.estimation.stride import Stride, after_step, first_stride
 from fedpace.profile import Profile
@@ -52,19 +50,12 @@ class Basis(TypedDict):
     buffer: int
 
 
-class PaceStreamState(TypedDict):
-    """Completions so far, those at the latest solution, what was learned, and how long steps are.
-
-    `norms` are of residuals over their learning rate, NaN where there was none. `rate` is the
-    latest learning rate.
-    """
+class PaceStreamState(Lessons):
+    """Completions so far and at the latest solution, what was learned, and how long steps are."""
 
     completions: int
     solved: int
-    norms: FloatArray
-    rate: float
     learned: Learned
-    agreement: Agreement
     stride: Stride
     basis: Basis
 
@@ -144,11 +135,7 @@ class PaceStream:
 
     def see(self, state: PaceStreamState, seen: Seen) -> PaceStreamState:
         """Learn from the updates themselves: their lengths, and how they change."""
-        seen = believed(seen, state["norms"])
-        state["rate"] = seen.learning_rate
-        state["norms"] = with_norms(state["norms"], seen)
-        state["agreement"] = with_length(compared(state["agreement"], seen), seen.weights)
-        return state
+        return taught(state, seen)
 
     def observe(self, state: PaceStreamState, row: Row) -> PaceStreamState:
         """Learn times and how long steps may be; note what is known where a solution is due."""
@@ -223,8 +210,6 @@ class PaceStream:
 
 
 def _times(basis: Basis, known: Known) -> FloatArray:
-    if known.times is not None:
-        return known.times
-    if not (basis["learned"]["replies"] > 0).any():
+    if known.times is None and not (basis["learned"]["replies"] > 0).any():
         return np.ones(known.n)
-    return estimated_times(basis["learned"], known.n)
+    return times_of(basis["learned"], known)
