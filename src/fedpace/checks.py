@@ -84,6 +84,20 @@ def probabilities(q: ArrayLike, n: int) -> FloatArray:
     return array
 
 
+def positive_probabilities(q: ArrayLike, n: int, never: str) -> FloatArray:
+    """Return probabilities that nobody may change, none of them 0; `never` says what that means."""
+    found = probabilities(q, n)
+    refuse_first(
+        "q",
+        found,
+        found == 0,
+        "be positive",
+        f"a client that is never {never} leaves the model biased",
+    )
+    found.setflags(write=False)
+    return found
+
+
 def sum_to_one(name: str, array: FloatArray, remedy: str) -> float:
     """Return the sum, which is 1 up to rounding."""
     with np.errstate(over="ignore"):  # infinity is no sum of 1

@@ -15,8 +15,7 @@ from fedpace.checks import (
     one_per_client,
     positive_column,
     positive_count,
-    probabilities,
-    refuse_first,
+    positive_probabilities,
     shares,
     shown,
 )
@@ -146,13 +145,7 @@ class WithReplacement:
         self, q: ArrayLike, k: int, weights: ArrayLike, *, solution: Solution | None = None
     ) -> None:
         p = shares(weights)
-        probability = probabilities(q, p.size)
-        refuse_first(
-            "q", probability, probability == 0, "be positive",
-            "a client that is never drawn leaves the model biased",
-        )  # fmt: skip
-        probability.setflags(write=False)
-        object.__setattr__(self, "q", probability)
+        object.__setattr__(self, "q", positive_probabilities(q, p.size, "drawn"))
         object.__setattr__(self, "k", positive_count("k", k))
         object.__setattr__(self, "weights", p)
         object.__setattr__(self, "solution", solution)

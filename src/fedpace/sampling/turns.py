@@ -14,7 +14,7 @@ from fedpace.checks import (
     one_per_client,
     positive_column,
     positive_count,
-    probabilities,
+    positive_probabilities,
     refuse_first,
     shares,
 )
@@ -93,13 +93,7 @@ class _Shares:
         solution: Solution | None = None,
     ) -> None:
         p = shares(weights)
-        share = probabilities(q, p.size)
-        refuse_first(
-            "q", share, share == 0, "be positive",
-            "a client that is never chosen leaves the model biased",
-        )  # fmt: skip
-        share.setflags(write=False)
-        object.__setattr__(self, "q", share)
+        object.__setattr__(self, "q", positive_probabilities(q, p.size, "chosen"))
         object.__setattr__(self, "weights", p)
         remedy = "a client does one task at a time"
         object.__setattr__(self, "at_once", positive_count("at_once", at_once, remedy, most=p.size))
