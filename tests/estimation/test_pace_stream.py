@@ -83,16 +83,29 @@ def test_each_client_gets_its_part_of_all_weight() -> None:
     assert np.abs(received / received.sum() - backend.weights).sum() < 0.03
 
 
-def test_steps_are_made_of_fewer_updates_while_the_loss_bears_it() -> None:
-    pace, known = PaceStream(12), Known(np.full(30, 1 / 30), np.ones(30))
-    state = pace.init(30)
-    buffers: list[int] = []
-    for loss in [1.0] * 40 + [9.0, 9.0, 99.0]:
-        state = pace.observe(state, step(loss, 0, 1))
-        buffers.append(pace.design(state, known).buffer or 0)
-    assert buffers[0] == 6
-    assert buffers[39] == 1
-    assert buffers == [*sorted(buffers[:40], reverse=True), 2, 2, 4]
+def buffers_after(*losses: float, at_once: int = 12) -> list[int]:
+    """Return how many updates make a step, after each of those losses."""
+    pace, known = PaceStream(at_once), Known(np.full(30, 1 / 30), np.ones(30))
+    state, found = pace.init(30), []
+    for loss in losses:
+        state = pace.observe(state, step(loss, *range(6)))
+        found.append(pace.design(state, known).buffer or 0)
+    return found
+
+
+def test_steps_are_made_of_fewer_updates_while_the_loss_falls() -> None:
+    found = buffers_after(*np.linspace(3, 1, 20))
+    assert found[0] == 3
+    assert found[-1] == 1
+    assert found == sorted(found, reverse=True)
+
+
+def test_steps_are_made_of_more_updates_up_to_all_at_work_where_the_loss_rises() -> None:
+    assert buffers_after(1.0, 1.4, 1.8, 2.6, 5.0, 9.0) == [3, 3, 6, 12, 12, 12]
+
+
+def test_one_jump_that_goes_back_cuts_nothing() -> None:
+    assert buffers_after(1.0, 1.5, 0.9, 0.8) == [3, 3, 3, 2]
 
 
 def test_where_nobody_evaluates_the_loss_steps_stay_as_they_began() -> None:
@@ -100,14 +113,14 @@ def test_where_nobody_evaluates_the_loss_steps_stay_as_they_began() -> None:
     state = pace.init(30)
     for _ in range(50):
         state = pace.observe(state, step(math.nan, 0, 1)._replace(accuracy=math.nan))
-    assert pace.design(state, known).buffer == 6
+    assert pace.design(state, known).buffer == 3
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 5, 6])
 def test_any_number_of_clients_may_be_at_work(at_once: int) -> None:
     outcome = trained(PaceStream(at_once), steps=40)
     assert outcome.history.rows[-1].loss < outcome.history.rows[0].loss
-    assert all(each.clients.size <= max(at_once / 2 + 0.5, 2) for each in outcome.history.rows)
+    assert all(each.clients.size <= max(at_once, 2) for each in outcome.history.rows)
 
 
 def test_with_fewer_clients_than_room_all_are_at_work() -> None:

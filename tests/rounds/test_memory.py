@@ -15,7 +15,7 @@ from fedpace.rounds.buffers import Buffered
 from fedpace.rounds.memory import Memory, Remembered
 from fedpace.rounds.run import train
 from fedpace.rounds.schedules import constant
-from fedpace.rounds.seen import Seen
+from fedpace.rounds.seen import Seen, Started
 from fedpace.rounds.server import Average, server_named
 from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import Draw, WithReplacement
@@ -160,6 +160,16 @@ def test_a_run_with_memory_learns_and_remembers_everyone() -> None:
     outcome = train(backend, Fixed(design), server=Memory(), **how)
     assert outcome.history.rows[-1].loss < 0.9 * outcome.history.rows[0].loss
     assert sorted(outcome.state.server["clients"].tolist()) == list(range(6))
+
+
+def test_an_old_update_counts_with_the_rate_of_the_step() -> None:
+    draw = Draw(np.array([1]), np.array([2.0]))
+    reply = Reply(draw.clients, np.array([[0.8, 0.0, -0.4]]), np.ones(1), np.ones(1))
+    begun = Started(np.array([0.4]), [np.zeros(SIZE)], np.array([3]))
+    seen = Seen(np.zeros(SIZE), 0.1, draw, reply, SHARES, started=begun, version=9)
+    server = Memory()
+    model, _ = server.apply(server.init(np.zeros(SIZE)), np.zeros(SIZE), draw, reply, seen=seen)
+    np.testing.assert_allclose(model, [0.4, 0.0, -0.2])
 
 
 def test_a_rate_that_nobody_knows_is_taken_to_be_constant() -> None:

@@ -19,7 +19,7 @@ from fedpace.estimation.learned import Learned, learn, nothing_learned, snapshot
 from fedpace.estimation.lessons import Lessons, taught, times_of
 from fedpace.estimation.norms import expected_norms
 from fedpace.estimation.solve import WARM_UP, LatestPlan
-from fedpace.estimation.stride import Stride, after_step, first_stride
+from fedpace.estimation.stride import Tempo, after_step, first_tempo
 from fedpace.profile import Profile
 from fedpace.rounds.memory import Memory
 from fedpace.rounds.rows import Row
@@ -31,8 +31,8 @@ from fedpace.sampling.turns import InTurn
 
 # The fewest updates in a step at first; later single ones may do, as long as the loss bears them.
 FEWEST = 2
-# The part of those at work that make a step at first, and at most.
-LARGEST_PART = 0.5
+# The part of those at work that make a step at first.
+FIRST_PART = 0.25
 # c is this part of what it is in rounds, within limits in units of S_0: noise is older here.
 PART_OF_LEAN, LIMITS = 0.1, (0.03, 0.3)
 # Cap on the weight of a completion, next to its weight under weighted sampling.
@@ -56,7 +56,7 @@ class PaceStreamState(Lessons):
     completions: int
     solved: int
     learned: Learned
-    stride: Stride
+    tempo: Tempo
     basis: Basis
 
 
@@ -64,10 +64,10 @@ class PaceStreamState(Lessons):
 class PaceStream:
     """Keep C clients at work, in turn, by shares that P3 finds, and step with few updates.
 
-    No pilots and no setting: the run begins with weighted shares and steps of C/2 updates. Norms
+    No pilots and no setting: the run begins with weighted shares and steps of C/4 updates. Norms
     and times are learned from every reply; the shares minimise the time per progress, P3, which is
-    exact here, with c as measured. Steps are made of ever fewer updates, from C/2 down to one, as
-    long as the loss bears it: see `after_step`.
+    exact here, with c as measured. Steps are made of ever fewer updates, down to one, as long as
+    the loss falls, and of more, up to C, where it rises: see `after_step`.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class PaceStream:
             rate=math.nan,
             learned=nothing_learned(n),
             agreement=no_agreement(),
-            stride=first_stride(self.at_once / self._first_buffer),
+            tempo=first_tempo(self.at_once / self._first_buffer),
             basis=Basis(
                 norms=np.full(n, math.nan),
                 learned=nothing_learned(n),
@@ -139,7 +139,7 @@ class PaceStream:
 
     def observe(self, state: PaceStreamState, row: Row) -> PaceStreamState:
         """Learn times and how long steps may be; note what is known where a solution is due."""
-        state["stride"] = after_step(state["stride"], row, self._limits)
+        state["tempo"] = after_step(state["tempo"], row, (1.0, float(self.at_once)))
         if not row.round:
             return state
         state["learned"] = learn(state["learned"], row)
@@ -159,14 +159,10 @@ class PaceStream:
 
     @property
     def _first_buffer(self) -> int:
-        return max(round(LARGEST_PART * self.at_once), min(FEWEST, self.at_once))
-
-    @property
-    def _limits(self) -> tuple[float, float]:
-        return self.at_once / self._first_buffer, float(self.at_once)
+        return max(round(FIRST_PART * self.at_once), min(FEWEST, self.at_once))
 
     def _buffer(self, state: PaceStreamState) -> int:
-        return self.buffer or max(round(self.at_once / state["stride"]["cap"]), 1)
+        return self.buffer or max(round(self.at_once / state["tempo"]["steps"]), 1)
 
     def _weighted(self, basis: Basis, known: Known) -> Plan:
         times = _times(basis, known)

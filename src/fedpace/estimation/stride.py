@@ -12,30 +12,44 @@ from fedpace.rounds.rows import Row
 
 # A round of this part of the cap or more tells whether the cap is right.
 HEAVY = 0.75
-# The loss may rise by this part after a round, or after a step without a barrier, which is noisier;
-# by less than half of it is fine.
-TOO_MUCH, TOO_MUCH_IN_A_STEP = 0.2, 0.3
-# What becomes of the cap then; steps are many more than heavy rounds, and grow more slowly.
-GROWTH, STEP_GROWTH, CUT = 1.3, 1.1, 0.5
+# The loss may rise by this part after a round; by less than half of it is fine.
+TOO_MUCH = 0.2
+# What becomes of the cap then.
+GROWTH, CUT = 1.3, 0.5
+# Without a barrier the smoothed loss may lie this part above its least, and is fine near it.
+TOO_FAR, NEAR = 0.3, 0.05
+# What becomes of the steps then, per C updates.
+TEMPO_GROWTH = 1.5
 
 
 class Stride(TypedDict):
-    """The cap on the weight of a round, and what it is steered by.
-
-    That is the latest evaluated loss, the heaviest round since, and how often the cap was cut.
-    Without a barrier the cap is C/B: how much one update weighs in a step, next to how much it
-    would if all at work made one.
-    """
+    """The cap on the weight of a round, the latest evaluated loss, and the heaviest round since."""
 
     cap: float
     loss: float
     heaviest: float
+
+
+class Tempo(TypedDict):
+    """C/B: how many steps are made of C updates, as many as there are clients at work.
+
+    It is steered by the smoothed loss, the least of it since the latest cut, and the cuts so far.
+    """
+
+    steps: float
+    loss: float
+    least: float
     cuts: int
 
 
 def first_stride(cap: float) -> Stride:
     """Return the state before the first round."""
-    return Stride(cap=cap, loss=math.nan, heaviest=0.0, cuts=0)
+    return Stride(cap=cap, loss=math.nan, heaviest=0.0)
+
+
+def first_tempo(steps: float) -> Tempo:
+    """Return the state before the first step."""
+    return Tempo(steps=steps, loss=math.nan, least=math.nan, cuts=0)
 
 
 def after_round(stride: Stride, row: Row, limits: tuple[float, float]) -> Stride:
@@ -47,45 +61,45 @@ def after_round(stride: Stride, row: Row, limits: tuple[float, float]) -> Stride
     """
     heaviest = max(stride["heaviest"], float(row.weights.sum()))
     if not _is_known(row):
-        return Stride(**{**stride, "heaviest": heaviest})
-    if heaviest < HEAVY * stride["cap"]:
-        return Stride(**{**stride, "loss": row.loss, "heaviest": 0.0})
-    tried = min(stride["cap"], heaviest)
-    return _steered(stride, tried, row.loss, limits, growth=GROWTH, too_much=TOO_MUCH)
+        return Stride(cap=stride["cap"], loss=stride["loss"], heaviest=heaviest)
+    cap, before = stride["cap"], stride["loss"]
+    if heaviest >= HEAVY * cap:
+        rise = row.loss - before
+        if rise > TOO_MUCH * abs(before):
+            cap = CUT * min(cap, heaviest)
+        elif rise < TOO_MUCH / 2 * abs(before):
+            cap *= GROWTH
+    return Stride(cap=_within(cap, limits), loss=row.loss, heaviest=0.0)
 
 
-def after_step(stride: Stride, row: Row, limits: tuple[float, float]) -> Stride:
-    """Return the state after a step without a barrier, by a like rule; every step counts.
+def after_step(tempo: Tempo, row: Row, limits: tuple[float, float]) -> Tempo:
+    """Return the state after a step without a barrier: fewer updates a step while the loss falls.
 
-    A rise by 0.3 is too much. Growth is 1.1 until the first cut, its root after that, and so on:
-    where the learning rate does not fall, neither does the noise, and steps must settle.
+    One step says little: with few updates the loss goes up and down, and still falls. So losses
+    are smoothed over about C updates. C/B is halved where the smoothed loss lies 0.3 above its
+    least, which then is forgotten. It grows only where the loss is at its least or near it, by 1.5
+    in C updates, after the first cut by the root of that, and so on: where the learning rate does
+    not fall, neither does the noise, and steps must settle. `limits` are the least and the largest
+    C/B; the largest is C.
     """
     if not _is_known(row):
-        return stride
-    growth = STEP_GROWTH ** (1 / (1 + stride["cuts"]))
-    much = TOO_MUCH_IN_A_STEP
-    return _steered(stride, stride["cap"], row.loss, limits, growth=growth, too_much=much)
+        return tempo
+    steps, cuts, least = tempo["steps"], tempo["cuts"], tempo["least"]
+    if not math.isfinite(least):
+        return Tempo(steps=steps, loss=row.loss, least=row.loss, cuts=cuts)
+    part = min(max(row.clients.size, 1) / limits[1], 1.0)
+    loss = tempo["loss"] + part * (row.loss - tempo["loss"])
+    if loss - least > TOO_FAR * abs(least):
+        steps, cuts, least = CUT * steps, cuts + 1, loss
+    elif loss - least <= NEAR * abs(least):
+        steps *= TEMPO_GROWTH ** (part / (1 + cuts))
+    return Tempo(steps=_within(steps, limits), loss=loss, least=min(least, loss), cuts=cuts)
 
 
 def _is_known(row: Row) -> bool:
     return row.evaluated and not math.isnan(row.loss)
 
 
-def _steered(
-    stride: Stride,
-    tried: float,
-    loss: float,
-    limits: tuple[float, float],
-    *,
-    growth: float,
-    too_much: float,
-) -> Stride:
-    """Return the state with the next cap, after `tried` took the loss to where it is."""
-    cap, cuts, before = stride["cap"], stride["cuts"], stride["loss"]
-    rise = loss - before
-    if rise > too_much * abs(before):
-        cap, cuts = CUT * tried, cuts + 1
-    elif rise < too_much / 2 * abs(before):
-        cap *= growth
+def _within(value: float, limits: tuple[float, float]) -> float:
     least, most = limits
-    return Stride(cap=max(least, min(cap, most)), loss=loss, heaviest=0.0, cuts=cuts)
+    return max(least, min(value, most))

@@ -41,8 +41,9 @@ class Memory:
 
         w ← w + η (β Σ_i p_i h_i + Σ_drawn weights_i (Δ_i/η − β h_i)).
 
-    Without a barrier each Δ_i is added as it was made: with η_i, the rate that it was sent out
-    with, w ← w + η β Σ_i p_i h_i + Σ weights_i (Δ_i − η_i β h_i).
+    Without a barrier Δ_i is over the rate that it was made with, and still counts with η, that of
+    the step which it enters: else slow clients, whose updates are old, would count for more
+    where the rate falls.
 
     For every β that depends on the past only, this has the mean of the plain average, as
     E[weights_i] = p_i; its variance is that of the residuals Δ_i/η − β h_i. β is the regression
@@ -90,8 +91,7 @@ class Memory:
         before = self._of(state, draw.clients)
         latest = seen.directions
         beta = self._beta(state)
-        own = seen.rates / seen.learning_rate  # 1 in a round
-        step = (draw.weights * own) @ (latest - beta * before)
+        step = draw.weights @ (latest - beta * before)
         if beta:
             shares = seen.weights[state["clients"]]
             step += beta * (shares.astype(np.float32) @ state["updates"])
