@@ -16,7 +16,7 @@ import numpy as np
 
 from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
-from fedpace.rounds.seen import Seen, latest_of_each
+from fedpace.rounds.seen import Seen, latest_of_each, places_of
 
 # Numbers in a sketch: inner products are off by about 1/√256 of the product of the lengths.
 SKETCH = 256
@@ -71,7 +71,7 @@ def compared(agreement: Agreement, seen: Seen) -> Agreement:
         updates = _sketches(list(seen.directions))
         models = _sketches(seen.models)
     fine = np.isfinite(updates).all(axis=1) & np.isfinite(models).all(axis=1)
-    places = _places(agreement["clients"], draw.clients)
+    places = places_of(draw.clients, agreement["clients"])
     again = np.flatnonzero((places >= 0) & fine)
     way = models[again] - agreement["models"][places[again]]
     change = agreement["updates"][places[again]] - updates[again]
@@ -189,14 +189,3 @@ class Sketch:
         """Return the sketch."""
         signed = self._signs * vector[self._chosen]
         return np.asarray(np.bincount(self._cells, signed, SKETCH), dtype=np.float64)
-
-
-def _places(known: IntArray, clients: IntArray) -> IntArray:
-    """Return where each client stands among the known; −1 where it does not."""
-    order = np.argsort(known)
-    at = np.searchsorted(known, clients, sorter=order)
-    places = np.full(clients.size, -1)
-    inside = at < known.size
-    places[inside] = order[at[inside]]
-    places[inside] = np.where(known[places[inside]] == clients[inside], places[inside], -1)
-    return places

@@ -104,6 +104,8 @@ def _rounds_owed(balance: Balance, weights: FloatArray) -> FloatArray:
     """
     n = weights.size
     joined, since = balance["joined"][:n], balance["since"][:n]
+    if not joined.any() and not since.any():
+        return np.full(n, float(balance["rounds"]))
     starts = np.unique(joined)
     held = np.cumsum(np.bincount(np.searchsorted(starts, joined), weights))
     held[-1] = 1.0  # those known now hold all, without rounding

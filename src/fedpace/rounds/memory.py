@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
 from fedpace.rounds.backend import Reply
-from fedpace.rounds.seen import Seen, latest_of_each
+from fedpace.rounds.seen import Seen, latest_of_each, places_of
 from fedpace.sampling.design import Draw
 
 # How much of what was learned of β counts after the next round, or ten updates without a barrier.
@@ -103,9 +103,9 @@ class Memory:
     def _of(self, state: Remembered, clients: IntArray) -> FloatArray:
         """Return what is remembered of these clients; 0 of one that is not."""
         rows = np.zeros((clients.size, state["updates"].shape[1]))
-        same = state["clients"][:, None] == clients
-        where, whose = np.nonzero(same)
-        rows[whose] = state["updates"][where]
+        places = places_of(clients, state["clients"])
+        whose = np.flatnonzero(places >= 0)
+        rows[whose] = state["updates"][places[whose]]
         return rows
 
     def _kept(
@@ -117,7 +117,8 @@ class Memory:
         agreed = float(importance @ np.vecdot(latest, before))
         squares = float(importance @ np.vecdot(before, before))
         kept = KEPT if seen.started is None else KEPT ** (clients.size / A_ROUND)
-        others = ~np.isin(state["clients"], clients)
+        others = np.ones(state["clients"].size, dtype=np.bool_)
+        others[(places := places_of(clients, state["clients"]))[places >= 0]] = False
         last = latest_of_each(clients)
         clients, latest = clients[last], latest[last]
         room = slice(-max(self.most // max(latest.shape[1], 1), 1), None)

@@ -82,6 +82,18 @@ class Seen(NamedTuple):
         return self._replace(draw=draw, reply=reply, residuals=residuals, started=begun)
 
 
+def places_of(clients: IntArray, known: IntArray) -> IntArray:
+    """Return where each client stands among the known; −1 where it does not.
+
+    >>> places_of(np.array([3, 1]), np.array([5, 3, 2]))
+    array([ 1, -1])
+    """
+    count = max(int(known.max(initial=-1)), int(clients.max(initial=-1))) + 1
+    table = np.full(count, -1)
+    table[known] = np.arange(known.size)
+    return table[clients]
+
+
 def latest_of_each(clients: IntArray) -> IntArray:
     """Return where each client stands last, in the order of these places.
 

@@ -49,6 +49,8 @@ class _Underway(NamedTuple):
 
     def part(self, chosen: NDArray[np.bool_]) -> _Underway:
         """Return what some of the clients do."""
+        if chosen.all():
+            return self
         task = self.task._replace(clients=self.task.clients[chosen])
         trained = self.trained and Trained(*(each[chosen] for each in self.trained))
         return _Underway(task, self.seconds[chosen], trained)
@@ -115,21 +117,16 @@ class SimulatedClock(ABC):
         if not arrivals.size:
             return Reply(NOBODY, NOTHING.reshape(0, 0), NOTHING, NOTHING)
         last = arrivals[-1 if count is None else min(count, arrivals.size) - 1]
-        due_now = [(each.arrivals <= last).any() for each in self._underway]
-        if any(now and not each.trained for now, each in zip(due_now, self._underway, strict=True)):
+        if any(not each.trained and (each.arrivals <= last).any() for each in self._underway):
             self._train()
-        parts = [each.part(each.arrivals <= last) for each in self._underway]
-        rest = [each.part(each.arrivals > last) for each in self._underway]
-        self._underway = [each for each in rest if each.seconds.size]
-        gone = [each.part(each.arrivals <= last) for each in self._gone]
-        rest = [each.part(each.arrivals > last) for each in self._gone]
-        self._gone = [each for each in rest if each.seconds.size]
+        parts, self._underway = _parted(self._underway, last)
+        gone, self._gone = _parted(self._gone, last)
         waited, self._now = max(last - self._now, 0.0), max(last, self._now)
         if begun:  # all of them now: exactly as long as the last
             waited = max(float(each.seconds.max(initial=0.0)) for each in (*parts, *gone))
         missing = np.concatenate([NOBODY, *(each.task.clients for each in gone)])
         wasted = sum(float(each.seconds.sum()) for each in gone)
-        due = [self._reply(each) for each in parts if each.seconds.size]
+        due = [self._reply(each) for each in parts]
         if not due:
             size = gone[0].task.parameters.size
             due = [Reply(NOBODY, NOTHING.reshape(0, size), NOTHING, NOTHING)]
@@ -171,6 +168,18 @@ class SimulatedClock(ABC):
             lost[come[task.take :]] = True
             seconds = np.minimum(seconds, end)
         return seconds, lost
+
+
+def _parted(underway: list[_Underway], last: float) -> tuple[list[_Underway], list[_Underway]]:
+    """Return what is over by then, and what is not; most are wholly one or the other."""
+    over, rest = [], []
+    for each in underway:
+        now = each.arrivals <= last
+        if now.any():
+            over.append(each.part(now))
+        if not now.all():
+            rest.append(each.part(~now))
+    return over, rest
 
 
 @dataclass(eq=False)

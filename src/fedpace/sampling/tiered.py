@@ -145,6 +145,7 @@ class Tiered:
 
     def turned(self, tier: int) -> Tiered:
         """Return the same tiers, with the turn at one of them; nothing is computed again."""
+        _ = self._cumulated, self._marginals, self._ends  # once, for the turns of all tiers
         turned = copy(self)
         object.__setattr__(turned, "turn", tier)
         return turned
