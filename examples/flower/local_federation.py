@@ -307,6 +307,9 @@ def main() -> None:
         for line in run.stdout:
             print(line, end="", flush=True)
         run.wait()
+        # `flwr run` exits with 0 whatever becomes of the run.
+        if "finished:failed" in federation.flwr("list", "here", "--format", "json"):
+            sys.exit("the run failed; its log is above")
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ class Own(FedAdam):
 
 def test_a_subclass_has_its_say(caplog: pytest.LogCaptureFixture) -> None:
     own = Own()
-    with caplog.at_level(logging.WARNING, "flwr"):
+    with caplog.at_level(logging.INFO, "flwr"):
         ours, _ = trained(own, rounds=4)
     assert own.answers == [row.clients.size for row in ours.history.rows[1:]]
     assert own.fraction_train == 0.25  # as it was

@@ -163,8 +163,8 @@ def test_by_default_it_is_pace_with_its_own_warm_up_and_no_cap() -> None:
     assert isinstance(pace, Pace)
     assert (pace.warm_up, pace.max_weight, pace.refresh, pace.c_over_s0) == (7, 0.5, 4, 2.0)
     assert given.learning_rounds == 7
-    (doubt,) = AdaptiveSampling(k=10).doubts(3, evaluated=True)
-    assert doubt.startswith("no round is drawn by pace")
+    (remark,) = AdaptiveSampling(k=10).remarks(3)
+    assert remark.startswith("no round is drawn by pace")
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_summary_and_doubts_cope_with_any(scheme: Any, caplog: pytest.LogCapture
         strategy.summary()
     assert f"fedpace: {strategy.scheme_name}, K = 4" in caplog.text
     assert "Adam(rate=0.2" in caplog.text
-    assert len([*strategy.doubts(10, evaluated=True)]) == (scheme is squared)
+    assert len([*strategy.remarks(10)]) == (scheme is squared)
 
 
 def test_every_kind_of_run_is_stored_under_its_name_and_reported(

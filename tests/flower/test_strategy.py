@@ -230,6 +230,7 @@ def test_where_all_clients_are_new_the_design_is_made_for_them() -> None:
 def test_settings_that_come_to_nothing_are_mentioned(
     settings: dict[str, Any], rounds: int, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "flwr")
     grid = grid_with()
     strategy_on(grid, **settings).start(grid, START, num_rounds=rounds)
     assert caplog.text.count(said) == 1
@@ -242,6 +243,7 @@ def test_settings_that_come_to_nothing_are_mentioned(
 def test_without_norms_the_length_of_the_update_stands_in_and_is_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO", "flwr")
     grid = grid_with(norms=False)
     strategy_on(grid).start(grid, START, num_rounds=8)
     assert caplog.text.count("the length of the updates stands in for it") == 1

@@ -140,7 +140,8 @@ class Reader:
         if value is None:
             self._say(
                 f"replies hold no '{self.samples_key}': all clients count alike; "
-                "add it to the metrics that the train function returns"
+                "add it to the metrics that the train function returns",
+                logging.WARNING,
             )
             return None
         whole = isinstance(value, float) and value.is_integer()
@@ -174,11 +175,11 @@ class Reader:
         )
         return self.border.grad_norm(client, length)
 
-    def _say(self, message: str) -> None:
-        """Warn, once."""
+    def _say(self, message: str, level: int = logging.INFO) -> None:
+        """Log it, once: a stand-in for a norm is no reason to worry, a missing count is."""
         if message not in self._said:
             self._said.add(message)
-            log.warning("fedpace: %s", message)
+            log.log(level, "fedpace: %s", message)
 
 
 def without_failures(replies: Iterable[Message]) -> list[Message]:

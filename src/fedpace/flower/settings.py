@@ -322,17 +322,20 @@ class Settings:
             **({"mode": self.mode, "buffer": self.buffer} if self.asynchronous else {}),
         }
 
-    def doubts(self, rounds: int, *, evaluated: bool) -> Iterator[str]:
-        """Yield what speaks against these settings; `evaluated` says whether the server does."""
-        if self.strategy is not None:
+    def remarks(self, rounds: int) -> Iterator[str]:
+        """Yield what is worth knowing of these settings, and nothing to worry about."""
+        if self.strategy is not None and self.strategy.fraction_train != 1:
             name = type(self.strategy).__name__
-            if self.strategy.fraction_train != 1:
-                yield f"fraction_train of {name} is not used: k = {self.k} clients are drawn"
-            if self.checkpoint is not None:
-                yield f"the checkpoint does not keep what {name} remembers between rounds"
+            yield f"fraction_train of {name} is not used: k = {self.k} clients are drawn"
         if rounds <= self.learning_rounds:
             lost = f"no round is drawn by {self.scheme_name}: all {rounds} are for learning"
             yield f"{lost}; give more than {self.learning_rounds} rounds, or fewer to pilots"
+
+    def doubts(self, *, evaluated: bool) -> Iterator[str]:
+        """Yield what speaks against these settings; `evaluated` says whether the server does."""
+        if self.strategy is not None and self.checkpoint is not None:
+            name = type(self.strategy).__name__
+            yield f"the checkpoint does not keep what {name} remembers between rounds"
         target = (self.target_loss, self.target_accuracy) != (None, None)
         if target and not evaluated and not self.clients_evaluate:
             remedy = "give evaluate_fn, or evaluate_every and fraction_evaluate above 0"

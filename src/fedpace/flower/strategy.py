@@ -216,8 +216,10 @@ class AdaptiveSampling(Settings, Strategy):
     def _warn(self, rounds: int, *, evaluated: bool) -> None:
         if type(self).aggregate_train is not AdaptiveSampling.aggregate_train:
             log.warning("fedpace: start does not call aggregate_train: its loop aggregates")
-        for doubt in self.doubts(rounds, evaluated=evaluated):
+        for doubt in self.doubts(evaluated=evaluated):
             log.warning("fedpace: %s", doubt)
+        for remark in self.remarks(rounds):
+            log.info("fedpace: %s", remark)
 
     def backend_on(
         self, grid: Grid, training: Training, checkpoint: FleetCheckpoint | None = None

@@ -1,0 +1,1 @@
+"""An app after Flower's quickstarts, to try two lines on."""
