@@ -1,8 +1,6 @@
 """Flower's records as one vector of numbers, and back."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
 from statistics import median_low
 from typing import Any, Self
 
@@ -11,7 +9,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
-from fedpace.errors import InputError
+from fedpace.remote.layout import ArrayLayout
 from fedpace.remote.screening import FEWEST_OTHERS, WIDEST_LOSS, BadReplyError
 
 # What a saved array holds besides its numbers: type and shape in words.
@@ -20,17 +18,10 @@ LONGEST_HEADER = 4096
 MOST_EXAMPLES = 10.0
 # The largest value of a metric in percent.
 WHOLE = 100.0
-# What PyTorch calls the arrays that its layers keep beside their parameters.
-BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Where each array of a model lies in the one vector that is trained.
-
-    All arrays are part of it and keep their types: floats of any precision, and integers and truth
-    values such as a counter of batches, which are rounded when they are sent. Buffers, which no
-    gradient moves, are told from the rest by type and name.
+class Layout(ArrayLayout):
+    """The same for Flower's records.
 
     >>> layout = Layout.of(ArrayRecord([np.array([1.5, 2.0], np.float32), np.array(7)]))
     >>> vector = layout.vector(layout.record(np.array([0.5, 1.0, 7.6])))
@@ -38,84 +29,29 @@ class Layout:
     array([0.5, 1. , 8. ])
     """
 
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    types: tuple[np.dtype[Any], ...]
-
     @classmethod
     def of(cls, arrays: ArrayRecord) -> Self:
         """Return the layout of a model, or say which of its arrays cannot be averaged."""
         values = {name: array.numpy() for name, array in arrays.items()}
-        for name, value in values.items():
-            if value.dtype.kind not in "fiub":
-                got = f"{value.dtype} for '{name}'; leave it out of the ArrayRecord"
-                raise InputError(f"initial_arrays must be numbers, got {got}")
-            if not np.isfinite(value).all():
-                got = f"NaN or infinity in '{name}'; look at how the model is initialised"
-                raise InputError(f"initial_arrays must be finite, got {got}")
-        if not any(value.size for value in values.values()):
-            raise InputError("initial_arrays must hold a number, got none; give the model's arrays")
-        shapes, types = zip(*((each.shape, each.dtype) for each in values.values()), strict=True)
-        return cls(tuple(values), shapes, types)
-
-    @cached_property
-    def sizes(self) -> tuple[int, ...]:
-        """The number of entries of each array."""
-        return tuple(int(np.prod(shape)) for shape in self.shapes)
-
-    @cached_property
-    def floats(self) -> NDArray[np.bool_]:
-        """Which entries are floats."""
-        return np.repeat([kind.kind == "f" for kind in self.types], self.sizes)
-
-    @cached_property
-    def trained(self) -> NDArray[np.bool_]:
-        """Which entries gradients move: floats but for running means and variances."""
-        typed = zip(self.names, self.types, strict=True)
-        parameters = [kind.kind == "f" and not name.endswith(BUFFERS) for name, kind in typed]
-        return np.repeat(parameters, self.sizes)
+        return cls.of_arrays(values, argument="initial_arrays")
 
     def vector(self, arrays: ArrayRecord) -> FloatArray:
         """Return the arrays one after the other in float64, or say why they do not fit."""
-        if set(arrays) != set(self.names):
-            raise BadReplyError(f"the arrays are named {sorted(arrays)!r:.80}, not as those sent")
-        ordered = [arrays[name] for name in self.names]
-        return np.concatenate([*map(_part, self.names, ordered, self.shapes, self.types)])
+        return self.vector_of(arrays, _opened)
 
-    @np.errstate(over="ignore", invalid="ignore")  # a model that diverges
     def record(self, vector: FloatArray) -> ArrayRecord:
         """Return the arrays of a vector, each in its own shape and type."""
-        parts = np.split(vector, np.cumsum(self.sizes)[:-1])
-        typed = zip(map(_typed, parts, self.types), self.shapes, strict=True)
-        arrays = (Array(values.reshape(shape)) for values, shape in typed)
-        return ArrayRecord(dict(zip(self.names, arrays, strict=True)))
+        return ArrayRecord({name: Array(each) for name, each in self.arrays_of(vector).items()})
 
 
-def _part(name: str, array: Array, shape: tuple[int, ...], kind: np.dtype[Any]) -> FloatArray:
+def _opened(name: str, array: Array, size: int) -> NDArray[Any]:
     # Looked at before it is opened: a few bytes can claim to be an array of any size.
-    if not 0 <= len(array.data) - int(np.prod(shape)) <= 16 * np.prod(shape) + LONGEST_HEADER:
+    if not 0 <= len(array.data) - size <= 16 * size + LONGEST_HEADER:
         raise BadReplyError(f"array {name!r:.80} has {len(array.data)} bytes, too many or too few")
     try:
-        value = array.numpy()
+        return array.numpy()
     except Exception as error:  # what the bytes of an array that is none raise is NumPy's affair
         raise BadReplyError(f"array {name!r:.80} cannot be read: {error!s:.80}") from None
-    if value.shape != shape:
-        raise BadReplyError(f"array {name!r:.80} has shape {value.shape}, not {shape}")
-    if value.dtype.kind not in ("f" if kind.kind == "f" else "fiub"):
-        raise BadReplyError(f"array {name!r:.80} has type {value.dtype}, not {kind}")
-    return value.astype(np.float64).ravel()
-
-
-def _typed(values: FloatArray, kind: np.dtype[Any]) -> NDArray[Any]:
-    """Return the values in a type; for integers the nearest that it can hold."""
-    if kind.kind == "f":
-        return values.astype(kind)
-    if kind.kind == "b":
-        return np.asarray(values >= 0.5)
-    limits = np.iinfo(kind)
-    # As floats the limits of 64 bits are beyond them by one: clip once more as integers.
-    wide = np.clip(np.rint(values), -(2.0**63), np.nextafter(2.0**63, 0)).astype(np.int64)
-    return np.clip(wide, max(limits.min, -(2**63)), min(limits.max, 2**63 - 1)).astype(kind)
 
 
 def arrays_of(message: Message) -> ArrayRecord:
