@@ -3,10 +3,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup demo test coverage check static format bench clean
+.PHONY: help setup demo test coverage check static format bench flower-versions nvflare clean
 
 help:  ## Show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
 setup: $(VENV)/.dev  ## Create .venv with everything needed for development
 
@@ -50,8 +50,28 @@ bench: $(VENV)/.bench  ## Run the benchmarks; results with ratios in benchmarks/
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/rounds_scaling.py
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/devices.py
 
+# The oldest Flower that we support, and the newest there is. Each environment is small: no PyTorch,
+# no SuperLink.
+FLOWERS ?= flwr==1.22.0 flwr
+FLOWER_TESTS := $(addprefix tests/flower/test_, attacks.py backend.py census.py composing.py equivalence.py \
+  evaluation.py exchange.py own_loop.py own_strategies.py resume.py strategy.py stream.py)
+
+flower-versions:  ## Run Flower's tests with its oldest and its newest version, in .versions
+	@for flower in $(FLOWERS); do \
+	  folder=.versions/$$flower; \
+	  $(PYTHON) -m venv $$folder && \
+	  $$folder/bin/python -m pip install --quiet --editable '.[flower]' $$flower pytest hypothesis && \
+	  $$folder/bin/python -c 'import flwr; print("flwr", flwr.__version__)' && \
+	  $$folder/bin/python -m pytest -q -p no:cacheprovider $(FLOWER_TESTS) || exit 1; \
+	done
+
+nvflare:  ## Run NVFlare's tests in an environment of their own, in .versions
+	$(PYTHON) -m venv .versions/nvflare
+	.versions/nvflare/bin/python -m pip install --quiet --editable '.[nvflare]' pytest hypothesis
+	.versions/nvflare/bin/python -m pytest -q -p no:cacheprovider tests/nvflare
+
 clean:  ## Remove the virtual environment and everything generated
-	rm -rf $(VENV) demo dist .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .versions demo dist .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(VENV)/.run: requirements/run.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -9,9 +9,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+import fedpace
+from fedpace.models.numpy_model import NumpyModel
 from fedpace.studies.runner import Spread, run_study
 from fedpace.studies.store import Store
 
@@ -51,6 +55,35 @@ def test_a_cluster_that_loses_a_worker_gives_the_bytes_of_this_machine(
     assert "Traceback" not in said
     assert "Next: fedpace report" in printed
     assert files(out) == reference
+
+
+def test_an_own_model_goes_to_workers_that_do_not_have_it(
+    two_workers: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    power = 3  # functions of this one alone, and what they close over
+
+    def losses(w: Any, x: Any, y: Any) -> Any:
+        return np.abs(x @ w - y) ** power
+
+    def gradient(w: Any, x: Any, y: Any) -> Any:
+        off = x @ w - y
+        return x.T @ (power * np.abs(off) ** (power - 1) * np.sign(off)) / len(y)
+
+    rng = np.random.default_rng(0)
+    clients = [(x := rng.normal(size=(20, 3)), x[:, 0]) for _ in range(4)]
+
+    def compared(out: str, scheduler: str | None) -> list[float]:
+        result = fedpace.compare(
+            model=NumpyModel(np.zeros(3), gradient, losses), clients=clients, schemes="uniform",
+            times=np.arange(1.0, 5.0), seeds=1, k=2, rounds=3, local_steps=3, processes=1,
+            out=tmp_path / out, scheduler=scheduler,
+        )  # fmt: skip
+        return [row.loss for run in result.runs for row in run.history.rows]
+
+    found = compared("there", two_workers.address)
+    assert found == compared("here", None)
+    assert found[-1] < found[0]
+    capsys.readouterr()
 
 
 OWN = """

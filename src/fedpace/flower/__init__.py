@@ -6,7 +6,7 @@ try:
     import flwr.serverapp.strategy as _  # noqa: F401
 except ImportError as error:
     raise MissingExtraError(
-        "fedpace.flower needs Flower 1.21 or newer; install it with: pip install 'fedpace[flower]'"
+        "fedpace.flower needs Flower 1.22 or newer; install it with: pip install 'fedpace[flower]'"
     ) from error
 
 from fedpace.estimation.policy import Pilots, WarmUp
