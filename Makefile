@@ -51,7 +51,7 @@ bench: $(VENV)/.bench  ## Run the benchmarks; results with ratios in benchmarks/
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/devices.py
 
 # The oldest Flower that we support, and the newest there is. Each environment is small: no PyTorch,
-# no SuperLink.
+# no SuperLink. Their other packages are whatever pip finds, which may warn of each other.
 FLOWERS ?= flwr==1.22.0 flwr
 FLOWER_TESTS := $(addprefix tests/flower/test_, attacks.py backend.py census.py composing.py equivalence.py \
   evaluation.py exchange.py own_loop.py own_strategies.py resume.py strategy.py stream.py)
@@ -62,7 +62,7 @@ flower-versions:  ## Run Flower's tests with its oldest and its newest version, 
 	  $(PYTHON) -m venv $$folder && \
 	  $$folder/bin/python -m pip install --quiet --editable '.[flower]' $$flower pytest hypothesis && \
 	  $$folder/bin/python -c 'import flwr; print("flwr", flwr.__version__)' && \
-	  $$folder/bin/python -m pytest -q -p no:cacheprovider $(FLOWER_TESTS) || exit 1; \
+	  $$folder/bin/python -m pytest -q -p no:cacheprovider -W ignore::DeprecationWarning $(FLOWER_TESTS) || exit 1; \
 	done
 
 nvflare:  ## Run NVFlare's tests in an environment of their own, in .versions
