@@ -146,10 +146,10 @@ class Run(Training):
             drawn = drawn_often(drawn, draw, known.n)
             often = Often(drawn, asked, before)
             kept = thinned(draw, often, share=self._share, rng=self._rng)
-            if kept.clients.size:
+            if kept.clients.size or not draw.clients.size:  # a design may draw nobody
                 break
-        else:
-            kept = one_kept(draw, often, share=self._share)
+            if draws == MOST_DRAWS:
+                kept = one_kept(draw, often, share=self._share)
         after = (1 - LATEST) * before + LATEST * draws if before != draws else before
         self.state = self.state._replace(often=drawn, draws=after)
         return kept
