@@ -72,6 +72,16 @@ def test_prints_a_table_and_writes_how_it_was_made(setup: Path, tmp_path: Path) 
     assert {"fedpace", "numpy", "scipy", "python"} <= record["versions"].keys()
 
 
+def test_a_private_run_ends_with_its_account(setup: Path, tmp_path: Path) -> None:
+    privacy = ("--set", "privacy.clip=1", "--set", "privacy.noise=8")
+    done = run_here(setup, "--out", tmp_path, "--schemes", "weighted", *privacy)
+    assert done.returncode == 0, done.stderr
+    assert re.search(
+        r"weighted: the client asked most often in a run, \d+ times, has ε = \d", done.stdout
+    )
+    assert "no sampling amplifies" in done.stdout
+
+
 def test_the_same_command_again_does_nothing(setup: Path, reference: dict[str, bytes]) -> None:
     done = run_here(setup, "--out", setup.parent / "reference", *RUNS)
     assert done.returncode == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,10 +72,14 @@ def as_vector(arrays: ArrayRecord) -> FloatArray:
 
 
 def client_app(
-    *, query: bool = True, norms: bool = True, change: Callable[[Message, int], None] | None = None
+    *,
+    query: bool = True,
+    norms: bool = True,
+    change: Callable[[Message, int], None] | None = None,
+    mods: Sequence[Any] = (),
 ) -> ClientApp:
     """Return an app whose clients train as the simulator's do; `change` spoils replies."""
-    app = ClientApp()
+    app = ClientApp(mods=[*mods])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

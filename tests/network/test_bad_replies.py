@@ -124,7 +124,9 @@ def test_does_not_let_in_a_device_whose_sample_count_changed(server: DeviceServe
     np.testing.assert_array_equal(devices.weights, before)
 
 
-def test_bounds_a_gradient_norm_of_1e30(server: DeviceServer) -> None:
+def test_bounds_a_gradient_norm_of_1e30(
+    server: DeviceServer, caplog: pytest.LogCaptureFixture
+) -> None:
     devices = fleet(server, lying(grad_norm=1e30))
     run(devices, 0)
     reply = run(devices, 1)
@@ -132,6 +134,8 @@ def test_bounds_a_gradient_norm_of_1e30(server: DeviceServer) -> None:
     honest_norms = np.delete(reply.grad_norms, BAD)
     assert reply.grad_norms[BAD] <= 10 * np.median(honest_norms)
     assert devices.refusals == {(BAD, "gradient norm bounded"): 1}
+    assert "bounded (gradient norm): 1e+30" in caplog.text
+    assert "refused" not in caplog.text  # its reply counts
 
 
 @pytest.mark.parametrize("claimed", [1e9, -3.0])

@@ -7,6 +7,7 @@ import pytest
 
 from fedpace.errors import InputError
 from fedpace.network.shard import OwnShard, job_of
+from fedpace.seeds import Seeds
 from fedpace.studies.experiment import client_count, model, model_of, split
 from fedpace.studies.study import load_study
 from tests.lab.labs import write_setup
@@ -66,3 +67,14 @@ def test_the_server_knows_model_and_clients_without_data(tmp_path: Path, setup: 
 def test_the_server_knows_the_prototypes_model_without_images() -> None:
     study = load_study("prototype")
     assert (client_count(study), model_of(study).size) == (40, 26 * 785)
+
+
+def test_a_device_adds_the_noise_that_a_study_names() -> None:
+    study = load_study("simulation-1", ["privacy.clip=0.5", "privacy.noise=2"])
+    plain = load_study("simulation-1")
+    trainers = [OwnShard("a")(job_of(each, 0, ["a"])) for each in (study, plain)]
+    start = trainers[0].model.initial(Seeds(0).stream("init"))
+    released, exact = (each.train(start, round_index=0, learning_rate=0.1)[0] for each in trainers)
+    kept = exact * min(1.0, 0.5 / np.linalg.norm(exact))
+    noise = released - kept
+    assert abs(noise.std() - 1.0) < 5 / np.sqrt(2 * noise.size)

@@ -85,6 +85,7 @@ def lab_run_command(
     from fedpace.network.measure import Trust, Waiting, jobs_of, run_on_devices, write_times
     from fedpace.network.samples_file import read_samples
     from fedpace.network.tls import server_context
+    from fedpace.remote.screening import verdict
     from fedpace.studies.record import write_record
 
     numbers = range(first_seed, first_seed + seeds)
@@ -112,7 +113,7 @@ def lab_run_command(
     finally:
         server.close(goodbye=goodbye and done)  # the same command may go on with the devices
     for (client, reason), count in sorted(server.refusals.items()):
-        output.say(f"{server.names[client]}: refused {count} times: {reason}")
+        output.say(f"{server.names[client]}: {verdict(reason)} {count} times")
     output.print_runs(out, study, jobs)
     output.print_written(write_times(study, jobs, out, len(place.devices)))
     output.print_next(out)

@@ -52,12 +52,15 @@ def print_next(out: Path) -> None:
 
 def print_runs(out: Path, study: Study, jobs: Sequence[Job]) -> None:
     """Print the table of this command's runs, and say what else is in the directory."""
-    from fedpace.report import setups, summary, tables
+    from fedpace.report import privacy, setups, summary, tables
     from fedpace.studies.store import Store, run_key
 
     store, keys = Store(out), {run_key(study, *job) for job in jobs}
     if mine := list(store.runs(say, keys=keys)):
-        tables.print_tables(tables.runs_table(summary.summarise(setups.setups_of(mine)[0])))
+        setup = setups.setups_of(mine)[0]
+        tables.print_tables(tables.runs_table(summary.summarise(setup)))
+        for line in privacy.privacy_notes(setup):
+            print(line)
     if others := len(store.keys() - keys):
         say(f"{out} also holds other runs ({others}), which this table leaves out")
 

@@ -12,8 +12,11 @@ except ImportError as error:
 from fedpace.estimation.policy import Pilots, WarmUp
 from fedpace.flower.client import GradientNorms, described, measured
 from fedpace.flower.grid_backend import Training
+from fedpace.flower.private import private
 from fedpace.flower.strategy import AdaptiveSampling
+from fedpace.rounds.privacy import Privacy
 
 __all__ = [
-    "AdaptiveSampling", "GradientNorms", "Pilots", "Training", "WarmUp", "described", "measured",
+    "AdaptiveSampling", "GradientNorms", "Pilots", "Privacy", "Training", "WarmUp", "described",
+    "measured", "private",
 ]  # fmt: skip

@@ -99,6 +99,7 @@ def stored(
         "stop": {
             "loss": settings.target_loss, "accuracy": settings.target_accuracy, "rounds": rounds,
         },
+        "privacy": None if settings.privacy is None else asdict(settings.privacy),
         "network": {
             "how": "flower",
             "deadline": settings.deadline,

@@ -23,6 +23,14 @@ from fedpace.remote.screening import BadReplyError, Border, Said
 
 log = logging.getLogger("flwr")
 
+# What Flower's secure aggregation looks for in a message, and misses in ours.
+SECURE = "secaggplus_configs"
+NO_SECURE = (
+    "its ClientApp has secaggplus_mod, which hides single updates: it needs the four messages of "
+    "Flower's SecAggPlusWorkflow in a round, clients that weight themselves, and all of them at "
+    "once, while here each update is weighted by how it was drawn, screened, and learned from; "
+    "take the mod out, or take fedpace.flower.private"
+)
 # Letters of an error that are shown.
 LONGEST = 300
 
@@ -99,7 +107,10 @@ class Reader:
         """Return what a reply holds, or raise."""
         message, layout = arrival.message, self.layout
         if message.has_error():
-            raise BadReplyError(f"error {message.error.code}: {tail(message.error.reason)}")
+            reason = message.error.reason
+            if SECURE in str(reason):
+                raise BadReplyError(NO_SECURE)
+            raise BadReplyError(f"error {message.error.code}: {tail(reason)}")
         metrics = metrics_of(message)
         update = layout.vector(arrays_of(message)) - given.sent
         said = Said(

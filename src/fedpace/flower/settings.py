@@ -28,6 +28,7 @@ from fedpace.flower.nodes import PARTITION
 from fedpace.lookup import fingerprint, label
 from fedpace.remote.waiting import WALL, Clock
 from fedpace.rounds.limits import LARGEST_SHARE, checked_share
+from fedpace.rounds.privacy import Privacy
 from fedpace.rounds.run import ASYNCHRONOUS, MODES
 from fedpace.rounds.sampler import Sampler, phase_of
 from fedpace.rounds.schedules import Schedule
@@ -117,6 +118,9 @@ class Settings:
     samples : mapping of partitions to counts, optional
         How many samples clients have, where you know it: what they say does not count. A count
         that only the client says weighs for twelve times the mean of smaller ones at most.
+    privacy : Privacy, optional
+        What clients do to their updates by the mod `private`, for the account of it: ε is logged at
+        the end, and in the report. The server only says it; clients do it.
     fraction_evaluate : float in [0, 1]
         The share of connected clients that evaluate the model.
     evaluate_every : int ≥ 0
@@ -158,6 +162,7 @@ class Settings:
     count_start: bool = False
     largest_share: float = LARGEST_SHARE
     samples: Mapping[int, int] | None = None
+    privacy: Privacy | None = None
     fraction_evaluate: float = 1.0
     evaluate_every: int = 10
     schedule: Schedule | None = None

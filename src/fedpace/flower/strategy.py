@@ -25,6 +25,7 @@ from fedpace.flower.records import Layout, mean_metrics
 from fedpace.flower.settings import Settings
 from fedpace.remote.roster import Roster
 from fedpace.rounds.buffers import Buffered
+from fedpace.rounds.privacy import told
 from fedpace.rounds.rows import History
 from fedpace.rounds.run import Run
 from fedpace.rounds.server import Server
@@ -111,6 +112,8 @@ class AdaptiveSampling(Settings, Strategy):
                 f"latest: {backend.latest_failure or 'nobody answered in time'}; mend the "
                 "ClientApp, or give a longer timeout"
             )
+        if self.privacy is not None:
+            log.info("fedpace: %s", told(self.privacy.noise, [run.rows]))
         if self.out is not None:
             clients = backend.weights.size
             path = stored(Path(self.out), self, self.outcome, rounds=rounds, clients=clients)

@@ -16,6 +16,7 @@ from fedpace.network.connection import Question, Response, Tell
 from fedpace.network.lobby import Lobby
 from fedpace.network.tls import check_private
 from fedpace.network.wire import Floats, Frame
+from fedpace.remote.screening import verdict
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -147,10 +148,10 @@ class DeviceServer:
         return late
 
     def refuse(self, client: int, reason: str, details: str) -> None:
-        """Count and log something that is not accepted."""
+        """Count and log something that is not accepted, or not as it is."""
         with self._changed:
             self.refusals[client, reason] += 1
-        logger.warning("%r: refused (%s): %s", self.names[client], reason, details)
+        logger.warning("%r: %s: %s", self.names[client], verdict(reason), details)
 
     def close(self, *, goodbye: bool = True) -> None:
         """Stop listening; with `goodbye` devices end, else they wait for the next server."""

@@ -54,7 +54,8 @@ class OwnShard:
         steps = LocalSteps(
             how.local_steps, how.batch, how.weight_decay, how.clip, how.optimiser, how.proximal
         )
-        return LocalTrainer(data, model(study, data), Seeds(seed), client, steps)
+        privacy = None if study.privacy is None else study.privacy.made
+        return LocalTrainer(data, model(study, data), Seeds(seed), client, steps, privacy=privacy)
 
     def _read(self, job: dict[str, Any]) -> tuple[Study, int, int]:
         if job.get("version") != fedpace.__version__:

@@ -39,6 +39,19 @@ FEWEST, MEMORY = 5, 200
 FEWEST_OTHERS = 2
 
 
+BOUNDED = " bounded"
+
+
+def verdict(reason: str) -> str:
+    """Return what became of something that a client said, by the reason that it is counted under.
+
+    >>> verdict("loss bounded"), verdict("update")
+    ('bounded (loss)', 'refused (update)')
+    """
+    was = reason.removesuffix(BOUNDED)
+    return f"refused ({reason})" if was == reason else f"bounded ({was})"
+
+
 class BadReplyError(Exception):
     """A reply cannot be used; the message says why."""
 

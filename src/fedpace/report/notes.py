@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fedpace.report.arrivals import sustains
 from fedpace.report.curves import shows_accuracy
 from fedpace.report.measured import measured_notes
+from fedpace.report.privacy import privacy_notes
 from fedpace.report.summary import PROPOSED, SchemeSummary, Summary
 from fedpace.report.titles import plural
 from fedpace.rivals import is_biased
@@ -37,6 +38,7 @@ def notes(summary: Summary) -> list[str]:
     ]
     lines += [*sustained_note(summary), *missed(summary), *diverged(summary)]
     lines += measured_notes(summary.setup)
+    lines += privacy_notes(summary.setup)
     if any(is_biased(scheme) for scheme in summary.setup.schemes):
         lines.append(BIASED_NOTE)
     if not shows_accuracy(summary.setup):

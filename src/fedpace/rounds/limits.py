@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from fedpace.checks import FloatArray, IntArray, number
@@ -13,11 +15,13 @@ from fedpace.sampling.design import Draw
 LARGEST_SHARE = 0.5
 # Or this times its fair share, in fleets so small that half of the rounds is little.
 OVER_FAIR = 2.0
-# How much the latest round counts in how often a client is drawn.
+# How much the latest draw counts in how often a client is drawn.
 LATEST = 0.1
 # Rounds before which a client has not been asked in any share of them, and the least probability
-# with which it is kept, so that it counts for five times as much at most.
-FEWEST_ROUNDS, LEAST_KEPT = 20, 0.2
+# with which it is kept, so that it counts for ten times as much at most.
+FEWEST_ROUNDS, LEAST_KEPT = 20, 0.1
+# Draws of a round of which the limit leaves nobody, before one client is kept.
+MOST_DRAWS = 20
 
 
 def checked_share(name: str, share: float) -> float:
@@ -28,39 +32,64 @@ def checked_share(name: str, share: float) -> float:
     return value
 
 
-def thinned(
-    draw: Draw, often: FloatArray, asked: FloatArray, *, share: float, rng: np.random.Generator
-) -> Draw:
+class Often(NamedTuple):
+    """How often clients are drawn.
+
+    `drawn`[i] is the share of the latest draws that client i was in, `asked`[i] that of all rounds
+    in which it was asked, and `draws` how many draws a round takes: more than 1 where the limit
+    leaves nobody at times.
+    """
+
+    drawn: FloatArray
+    asked: FloatArray
+    draws: float = 1.0
+
+
+def thinned(draw: Draw, often: Often, *, share: float, rng: np.random.Generator) -> Draw:
     """Leave out clients that are drawn in more than a share of the rounds, by chance.
 
-    `often`[i] is the share of the latest rounds in which the design drew client i, `asked`[i] that
-    of all rounds in which it was asked. With s = max(share, 2 Σ often / N), as Σ often clients are
-    drawn in a round, it is kept with probability r_i = s / often_i · min(1, s / asked_i), from 0.2
-    to 1, and then weighs 1/r_i times as much: once it is drawn, r_i is known, so that the aggregate
-    keeps its mean, whatever the design. The generator is used only where somebody may be left out.
+    With s = max(share, 2 Σ drawn / N), as Σ drawn clients are in a draw, client i is kept with
+    probability r_i = s / (drawn_i draws) · min(1, s / asked_i), from 0.1 to 1, and then weighs
+    1/r_i times as much: once it is drawn, r_i is known, so that the aggregate keeps its mean,
+    whatever the design. As a round is drawn again where nobody is left, all weights are divided by
+    `draws`. The generator is used only where somebody may be left out.
 
     >>> rng, draw = np.random.default_rng(2), Draw(np.array([0, 1]), np.array([0.25, 0.75]))
-    >>> often = asked = np.append([1.0, 0.1], np.zeros(18))
-    >>> thinned(draw, often, asked / 2, share=0.5, rng=rng)
+    >>> drawn = np.append([1.0, 0.1], np.zeros(18))
+    >>> thinned(draw, Often(drawn, drawn / 2), share=0.5, rng=rng)
     Draw(clients=array([0, 1]), weights=array([0.5 , 0.75]), tier=-1, take=None)
 
     The first is always drawn: it is kept with probability one half, and counts twice.
     """
-    # Not of this draw: one with few distinct clients makes nobody's fair share smaller.
-    most = max(share, OVER_FAIR * float(often.sum()) / often.size)
-    tiny = np.finfo(float).tiny
-    kept_with = np.minimum(most / np.maximum(often[draw.clients], tiny), 1.0)
-    kept_with *= np.minimum(most / np.maximum(asked[draw.clients], tiny), 1.0)
-    kept_with = np.maximum(kept_with, LEAST_KEPT)
+    kept_with = _kept_with(draw, often, share)
     if (kept_with == 1).all():
-        return draw
+        return draw if often.draws == 1 else draw._replace(weights=draw.weights / often.draws)
     kept = rng.random(kept_with.size) < kept_with
-    weights = draw.weights[kept] / kept_with[kept]
+    weights = draw.weights[kept] / (kept_with[kept] * often.draws)
     return draw._replace(clients=draw.clients[kept], weights=weights)
 
 
+def one_kept(draw: Draw, often: Often, *, share: float) -> Draw:
+    """Keep the client of a draw that was asked least, as if chance had kept it."""
+    rarest = int(np.argmin(often.asked[draw.clients]))
+    one = slice(rarest, rarest + 1)
+    weights = draw.weights[one] / (_kept_with(draw, often, share)[one] * often.draws)
+    return draw._replace(clients=draw.clients[one], weights=weights)
+
+
+def _kept_with(draw: Draw, often: Often, share: float) -> FloatArray:
+    """Return the probability with which each client of a draw is kept."""
+    # Not of this draw: one with few distinct clients makes nobody's fair share smaller.
+    most = max(share, OVER_FAIR * float(often.drawn.sum()) / often.drawn.size)
+    tiny = np.finfo(float).tiny
+    drawn = often.drawn[draw.clients] * often.draws
+    kept_with: FloatArray = np.minimum(most / np.maximum(drawn, tiny), 1.0)
+    kept_with *= np.minimum(most / np.maximum(often.asked[draw.clients], tiny), 1.0)
+    return np.maximum(kept_with, LEAST_KEPT)
+
+
 def drawn_often(often: FloatArray, draw: Draw, n: int) -> FloatArray:
-    """Return the share of the latest rounds in which each of `n` clients was drawn, with this."""
+    """Return the share of the latest draws in which each of `n` clients was, with this."""
     more = np.zeros(max(n - often.size, 0))
     found: FloatArray = np.append((1 - LATEST) * often, more)
     found[draw.clients] += LATEST

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -15,6 +15,7 @@ from fedpace.data.shards import Split
 from fedpace.errors import InputError
 from fedpace.models.model import AnyFloats, Labels, Model
 from fedpace.rounds.optimisers import SGD, Descent, optimiser_named
+from fedpace.rounds.privacy import Privacy
 from fedpace.seeds import Seeds
 
 # Takes parameters, x, y, and room for the gradients; returns their squared norms.
@@ -206,6 +207,9 @@ class LocalTrainer(Held):
         The run's, and the client's number in the fleet: its batches depend on both.
     steps : LocalSteps
         How it trains.
+    privacy : Privacy, optional
+        What it does to its update. The noise is drawn anew from the operating system, and not from
+        the seeds, which the server knows.
     """
 
     data: Split
@@ -213,6 +217,7 @@ class LocalTrainer(Held):
     seeds: Seeds
     client: int
     steps: LocalSteps
+    privacy: Privacy | None = field(default=None, kw_only=True)
 
     @property
     def samples(self) -> int:
@@ -227,7 +232,12 @@ class LocalTrainer(Held):
         trained = self.steps.train(
             self.model, parameters, self._train_x, self.data.train.y, rows[:, None], learning_rate
         )
-        return trained.updates[0], float(trained.grad_norms[0])
+        update, norm = trained.updates[0], float(trained.grad_norms[0])
+        if self.privacy is None:
+            return update, norm
+        update = self.privacy.released(update, np.random.default_rng())
+        steps = self.steps.count
+        return update, self.privacy.released_norm(update, steps=steps, rate=learning_rate)
 
     def evaluate(self, parameters: FloatArray) -> Counted:
         """Return F_i(w), and how many of the samples held out are classified right."""

@@ -11,7 +11,16 @@ import numpy as np
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError, nearest
 from fedpace.rounds.backend import NOBODY, NOTHING, Backend, Reply, Task
-from fedpace.rounds.limits import agreement, asked_share, drawn_often, thinned
+from fedpace.rounds.limits import (
+    LATEST,
+    MOST_DRAWS,
+    Often,
+    agreement,
+    asked_share,
+    drawn_often,
+    one_kept,
+    thinned,
+)
 from fedpace.rounds.probing import Probing
 from fedpace.rounds.rows import Row
 from fedpace.rounds.sampler import Known, Plan, Sampler, chosen, plan_of
@@ -78,7 +87,7 @@ class Run(Training):
         )
         plan = plan_of(self.sampler, state.sampler, known)
         self.state = state
-        draw = self._limited(_drawn(_with_draw(plan), known, self._rng), known.n)
+        draw = self._limited(_with_draw(plan), known)
         self.state = self.state._replace(seconds=state.seconds + probing.seconds)
         task = task._replace(
             clients=draw.clients,
@@ -126,14 +135,23 @@ class Run(Training):
         """The share of the rounds that one client may be in: limited where clients are remote."""
         return float(getattr(self.backend, "largest_share", 1.0))
 
-    def _limited(self, draw: Draw, n: int) -> Draw:
-        """Leave out who is drawn too often, where there is a limit."""
+    def _limited(self, design: Design, known: Known) -> Draw:
+        """Draw, and leave out who is drawn too often, where there is a limit; again, if all are."""
         if self._share >= 1:
-            return draw
-        often = drawn_often(self.state.often, draw, n)
-        asked = asked_share(self.state.asked, len(self.rows) - 1, n)
-        kept = thinned(draw, often, asked, share=self._share, rng=self._rng)
-        self.state = self.state._replace(often=often)
+            return _drawn(design, known, self._rng)
+        asked = asked_share(self.state.asked, len(self.rows) - 1, known.n)
+        before, drawn = self.state.draws, self.state.often
+        for draws in range(1, MOST_DRAWS + 1):
+            draw = _drawn(design, known, self._rng)
+            drawn = drawn_often(drawn, draw, known.n)
+            often = Often(drawn, asked, before)
+            kept = thinned(draw, often, share=self._share, rng=self._rng)
+            if kept.clients.size or not draw.clients.size:  # a design may draw nobody
+                break
+            if draws == MOST_DRAWS:
+                kept = one_kept(draw, often, share=self._share)
+        after = (1 - LATEST) * before + LATEST * draws if before != draws else before
+        self.state = self.state._replace(often=drawn, draws=after)
         return kept
 
     def _expected_seconds(self, plan: Plan, known: Known) -> float:

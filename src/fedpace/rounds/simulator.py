@@ -20,6 +20,7 @@ from fedpace.rounds.backend import NOBODY, NOTHING, Evaluation, Probe, Reply, Ta
 from fedpace.rounds.judged import Judged, judged
 from fedpace.rounds.local import Held, LocalSteps, Trained
 from fedpace.rounds.optimisers import SGD
+from fedpace.rounds.privacy import Privacy
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Presence, RoundTimes
 from fedpace.times.traces import FORWARD_AND_BACKWARD
@@ -196,6 +197,8 @@ class Simulator(Held, SimulatedClock):
         The batches of a client in a round depend on these alone, not on who else is drawn.
     local_steps, batch, weight_decay, clip, optimiser, proximal
         E, and the rest of `LocalSteps`.
+    privacy : Privacy, optional
+        What clients do to their updates.
     """
 
     data: Split
@@ -209,6 +212,7 @@ class Simulator(Held, SimulatedClock):
     optimiser: str = SGD
     proximal: float = 0.0
     times_known: bool = True
+    privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -229,7 +233,8 @@ class Simulator(Held, SimulatedClock):
     def trained(self, task: Task) -> Trained:
         """Run E local steps of every client of the task."""
         rows = self._batches(task.round_index, task.clients)
-        return self._trained(rows, task.parameters, task.learning_rate)
+        found = self._trained(rows, task.parameters, task.learning_rate)
+        return self._released(found, task)
 
     def trained_each(self, tasks: Sequence[Task]) -> list[Trained]:
         """Run E local steps of every client of these tasks, on stacked arrays."""
@@ -242,7 +247,21 @@ class Simulator(Held, SimulatedClock):
         found = self._trained(np.concatenate(rows, axis=1), models, rates)
         ends = np.cumsum(counts)[:-1]
         parts = [np.split(each, ends) for each in found]
-        return [Trained(*each) for each in zip(*parts, strict=True)]
+        each_trained = [Trained(*each) for each in zip(*parts, strict=True)]
+        return [self._released(*each) for each in zip(each_trained, tasks, strict=True)]
+
+    def _released(self, trained: Trained, task: Task) -> Trained:
+        """Return what leaves the clients of a task."""
+        if self.privacy is None:
+            return trained
+        streams = (self.seeds.stream("noise", task.round_index, i) for i in task.clients.tolist())
+        updates = [
+            self.privacy.released(update, rng)
+            for update, rng in zip(trained.updates, streams, strict=True)
+        ]
+        how = {"steps": self.local_steps, "rate": task.learning_rate}
+        norms = [self.privacy.released_norm(update, **how) for update in updates]
+        return Trained(np.array(updates), np.array(norms))
 
     def _trained(
         self, rows: NDArray[np.int64], parameters: FloatArray, rate: float | FloatArray

@@ -21,8 +21,9 @@ class State(NamedTuple):
 
     `ended` says why training ended, `phase` what it is in. `asked` and `answered` count the
     rounds in which each client was drawn, and in which a reply of it was accepted; a client
-    beyond their end counts 0. `often` is the share of the latest rounds in which the design drew
-    it, where a limit may leave it out. `models` are those that a later phase may begin with.
+    beyond their end counts 0. `often` is the share of the latest draws that it was in, where a
+    limit may leave it out, and `draws` how many draws a round takes, as that may leave nobody.
+    `models` are those that a later phase may begin with.
     Without a barrier, `sent` counts the tasks given out, and `owed` is the weight that each client
     is owed.
     """
@@ -40,6 +41,7 @@ class State(NamedTuple):
     sent: int = 0
     owed: FloatArray = NOTHING
     often: FloatArray = NOTHING
+    draws: float = 1.0
 
 
 def packed(value: Any) -> dict[str, NDArray[Any]]:

@@ -213,7 +213,15 @@ def simulator(study: Study, seed: int) -> Simulator:
     usual = drawn_times(study, study.devices.times, seeds, train=data.train)
     local = study.training.model_dump(include=LOCAL)
     times, known = round_times(study, usual, seeds), study.devices.known
-    return Simulator(data, model(study, data), times, seeds, times_known=known, **local)
+    return Simulator(
+        data,
+        model(study, data),
+        times,
+        seeds,
+        times_known=known,
+        privacy=None if study.privacy is None else study.privacy.made,
+        **local,
+    )
 
 
 def drawn_times(

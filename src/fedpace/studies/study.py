@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import ErrorDetails
 
 from fedpace.errors import InputError, nearest
+from fedpace.rounds.privacy import DELTA, Privacy
 from fedpace.times.availability import ALWAYS
 from fedpace.times.traces import MEGABITS, SAMPLES
 
@@ -247,6 +248,23 @@ class StopSection(_Section):
         return self
 
 
+class PrivacySection(_Section):
+    """What clients do to their updates before these leave them: see fedpace.rounds.privacy.
+
+    They are cut to the length `clip`, and Gaussian noise of standard deviation `noise` times `clip`
+    is added to each number. The account that a report gives is of ε at this `delta`.
+    """
+
+    clip: Positive
+    noise: AtLeastZero
+    delta: Annotated[float, Field(gt=0, lt=1)] = DELTA
+
+    @property
+    def made(self) -> Privacy:
+        """What a client does."""
+        return Privacy(self.clip, self.noise)
+
+
 class NetworkSection(_Section):
     """How a run that was measured on real devices was measured; a simulated run has none.
 
@@ -277,6 +295,7 @@ class Study(_Section):
     sampling: SamplingSection = SamplingSection()
     pilots: PilotsSection | None = None
     stop: StopSection
+    privacy: PrivacySection | None = None
     network: NetworkSection | None = None
     paper: dict[str, float] = {}
     paper_loss: Finite | None = None

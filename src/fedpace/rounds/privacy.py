@@ -1,0 +1,96 @@
+"""What a client does to its update so that it says little of its data, and how little that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedpace.checks import FloatArray, IntArray, number
+from fedpace.errors import InputError, MissingExtraError, needs
+from fedpace.rounds.rows import Row
+
+# The chance with which ε may fail to hold, where nobody says otherwise.
+DELTA = 1e-5
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """Norm clipping with Gaussian noise, by the client: Δ ← Δ min(1, C / ‖Δ‖) + N(0, (σ C)² I).
+
+    Parameters
+    ----------
+    clip : float > 0
+        C, the length that no update exceeds before the noise.
+    noise : float ≥ 0
+        σ: the standard deviation of the noise on each number, over C. With 0 there is none, and no
+        ε either.
+    """
+
+    clip: float
+    noise: float
+
+    def __post_init__(self) -> None:
+        if not 0 < number("privacy.clip", self.clip, "give 1.0") < np.inf:
+            raise InputError(f"privacy.clip must be positive, got {self.clip:g}; give 1.0")
+        if not 0 <= number("privacy.noise", self.noise, "give 1.0") < np.inf:
+            raise InputError(f"privacy.noise must be 0 or more, got {self.noise:g}; give 1.0")
+
+    def released(self, update: FloatArray, rng: np.random.Generator) -> FloatArray:
+        """Return what leaves the client. One that is not finite leaves nothing but noise.
+
+        >>> Privacy(clip=1.0, noise=0.0).released(np.array([3.0, 4.0]), np.random.default_rng(0))
+        array([0.6, 0.8])
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            length = float(np.linalg.norm(update))
+            scale = min(1.0, self.clip / length) if length > 0 else 1.0
+            short = update * scale if np.isfinite(length) else np.zeros_like(update)
+        return short + rng.normal(0.0, self.noise * self.clip, update.size)
+
+    def released_norm(self, released: FloatArray, *, steps: int, rate: float) -> float:
+        """Return the gradient norm that a released update bears out: ‖Δ‖ / (E η).
+
+        It is computed from what the server gets anyway, so that it costs no privacy.
+        """
+        return float(np.linalg.norm(released)) / (steps * rate if rate > 0 else 1.0)
+
+
+def times_asked(rows: Iterable[Row]) -> IntArray:
+    """Return how often each client was asked, as it may have answered whenever it was."""
+    asked = [np.concatenate([row.clients, row.missing]).astype(np.int64) for row in rows]
+    return np.bincount(np.concatenate([np.empty(0, np.int64), *asked]))
+
+
+def epsilon(noise: float, times: int, delta: float = DELTA) -> float:
+    """Return ε at δ of a client whose update left it so many times, by dp-accounting.
+
+    Two clients are neighbours if they differ in any or all of their samples, so one update may
+    become another that lies 2 C away: it is the Gaussian mechanism with noise σ/2, `times` times.
+    Nothing is amplified by sampling: the server knows whom it drew.
+
+    >>> epsilon(0.0, 3), epsilon(8.0, 0)
+    (inf, 0.0)
+    """
+    if times == 0:
+        return 0.0
+    if noise == 0:
+        return float("inf")
+    with needs("the account of privacy needs dp-accounting", "privacy"):
+        from dp_accounting.dp_event import GaussianDpEvent, SelfComposedDpEvent
+        from dp_accounting.pld import PLDAccountant
+    accountant = PLDAccountant()
+    accountant.compose(SelfComposedDpEvent(GaussianDpEvent(noise / 2), times))
+    return float(accountant.get_epsilon(delta))
+
+
+def told(noise: float, rows_of_runs: Iterable[Iterable[Row]], delta: float = DELTA) -> str:
+    """Say what the updates of the client asked most often in one of these runs give away."""
+    most = max((int(times_asked(rows).max(initial=0)) for rows in rows_of_runs), default=0)
+    asked = f"the client asked most often in a run, {most:,} times, has"
+    try:
+        found = epsilon(noise, most, delta)
+    except MissingExtraError as error:
+        return f"{asked} no ε here: {error}"
+    return f"{asked} ε = {found:.3g} at δ = {delta:g}, were all of its samples others"
