@@ -6,9 +6,8 @@ from pathlib import Path
 
 from fedpace.checks import positive_count
 from fedpace.errors import InputError
-from fedpace.network.device import serve
-from fedpace.network.tls import client_context
-from fedpace.network.wire import Pace
+from fedpace.network.device import Pace, serve
+from fedpace.network.tls import Certificates
 
 # A Linux bridge has 1024 ports; three digits fit into the name of an interface.
 MOST_DEVICES = 1000
@@ -44,7 +43,7 @@ def join(
         port,
         name,
         OwnShard(name, shards),
-        tls=None if certs is None else client_context(certs, name),
+        tls=None if certs is None else Certificates.read(certs, name),
         pace=None if pace is None else Pace(up=pace, down=pace),
         patience=patience,
     )
