@@ -22,7 +22,8 @@ Answer = Callable[[Received], list[bytes] | None]
 
 
 def hello(name: str) -> bytes:
-    return Said(hello={"name": name}).SerializeToString()
+    (message,) = written(Said(hello={"name": name}))
+    return message
 
 
 def honest(client: int, asked: Received, **changes: Any) -> list[bytes]:

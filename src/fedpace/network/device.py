@@ -146,7 +146,8 @@ class Device:
     @property
     def hello(self) -> bytes:
         """What the device says first."""
-        return Said(hello={"name": self._name}).SerializeToString()
+        (message,) = written(Said(hello={"name": self._name}))
+        return message
 
     def answers(self, reader: Reader, data: bytes) -> list[bytes]:
         """Do what a message asks for; return the messages of the answer."""

@@ -52,7 +52,7 @@ class DeviceServer:
         tls: Certificates | None = None,
         insecure: bool = False,
         heartbeat: float = 5.0,
-        silence: float = 30.0,
+        silence: float = 60.0,
     ) -> None:
         check_private(host, tls, insecure=insecure)
         if not names or len(set(names)) != len(names):

@@ -38,6 +38,7 @@ async def listen(
     silence: float,
 ) -> tuple[grpc.aio.Server, tuple[str, int]]:
     """Begin to listen; return the server, and the address."""
+    answer = max(1, int(1000 * (silence - heartbeat)))
     options = [
         *PLAIN_MESSAGES,
         ("grpc.max_allowed_incoming_connections", devices + _allowed_more(devices)),
@@ -46,7 +47,9 @@ async def listen(
         ("grpc.server_handshake_timeout_ms", int(1000 * HELLO)),
         ("grpc.max_connection_idle_ms", int(1000 * HELLO)),  # without a call
         ("grpc.keepalive_time_ms", int(1000 * heartbeat)),
-        ("grpc.keepalive_timeout_ms", max(1, int(1000 * (silence - heartbeat)))),
+        ("grpc.keepalive_timeout_ms", answer),
+        ("grpc.http2.ping_timeout_ms", answer),
+        ("grpc.http2.max_pings_without_data", 0),  # that the server itself may send
         ("grpc.http2.min_ping_interval_without_data_ms", PINGS_APART),
         ("grpc.so_reuseport", 0),  # else a second server could take the same port
     ]
