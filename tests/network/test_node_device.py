@@ -53,7 +53,13 @@ def test_a_device_in_javascript_trains_with_the_others(
     tls = Certificates.read(tmp_path / "certs") if encrypted else None
     with DeviceServer(NAMES, tls=tls) as server:
         port = server.address[1]
-        node = ["node", FOLDER / "device.js", f"127.0.0.1:{port}", NAMES[CLIENT], PROTO]
+        node: list[str | Path] = [
+            "node",
+            FOLDER / "device.js",
+            f"127.0.0.1:{port}",
+            NAMES[CLIENT],
+            PROTO,
+        ]
         node += [tmp_path / "samples.json", *certs]
         processes.append(subprocess.Popen(node, env=environment))
         more = [0, *certs] if certs else []

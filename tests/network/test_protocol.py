@@ -180,4 +180,4 @@ class Protocol(RuleBasedStateMachine):
 @pytest.mark.slow
 def test_the_server_knows_what_is_so_whatever_devices_do() -> None:
     how = settings(max_examples=15, stateful_step_count=20, deadline=None)
-    run_state_machine_as_test(Protocol, settings=how)  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(Protocol, settings=how)
