@@ -6,8 +6,6 @@ from pathlib import Path
 
 from fedpace.checks import positive_count
 from fedpace.errors import InputError
-from fedpace.network.device import Pace, serve
-from fedpace.network.tls import Certificates
 
 # A Linux bridge has 1024 ports; three digits fit into the name of an interface.
 MOST_DEVICES = 1000
@@ -35,7 +33,9 @@ def join(
         Bytes per second, down and up, that the device keeps to by itself, and seconds without any
         server after which to give up.
     """
+    from fedpace.network.device import Pace, serve
     from fedpace.network.shard import OwnShard
+    from fedpace.network.tls import Certificates
 
     host, port = parsed_address(address)
     serve(
