@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup demo test coverage check static format bench flower-versions nvflare clean
+.PHONY: help setup demo test coverage check static format proto bench flower-versions nvflare clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -41,6 +41,9 @@ check: static test  ## Format, lint, types, import contract, tests
 format: $(VENV)/.dev  ## Format and sort imports
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+proto: $(VENV)/.dev  ## Make the Python code of devices.proto anew
+	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. fedpace/network/devices.proto
 
 bench: $(VENV)/.bench  ## Run the benchmarks; results with ratios in benchmarks/README.md
 	$(BIN)/python benchmarks/solvers.py

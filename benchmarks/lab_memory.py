@@ -24,7 +24,7 @@ from fedpace.lab.up import bring_up
 from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
 from fedpace.network.shard import job_of
-from fedpace.network.tls import server_context
+from fedpace.network.tls import Certificates
 from fedpace.rounds.checkpoint import Checkpoint
 from fedpace.rounds.rows import Row
 from fedpace.seeds import Seeds
@@ -62,7 +62,7 @@ class Sizes:
 
 
 def measure(study: Study, lab: Lab, folder: Path, every: int) -> None:
-    tls = server_context(folder / CERTIFICATES)
+    tls = Certificates.read(folder / CERTIFICATES)
     server = DeviceServer(lab.device_names, host=lab.host, port=lab.port, tls=tls)
     try:
         devices = Devices(server, model_of(study), Seeds(0), say=print)

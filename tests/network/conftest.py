@@ -8,7 +8,7 @@ from tests.network.fleet import NAMES, ended
 
 @pytest.fixture
 def server() -> Iterator[DeviceServer]:
-    with DeviceServer(NAMES, heartbeat=0.2, silence=3.0) as server:
+    with DeviceServer(NAMES, heartbeat=0.2, silence=10.0) as server:
         yield server
 
 

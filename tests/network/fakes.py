@@ -2,75 +2,103 @@
 
 from __future__ import annotations
 
-import json
-import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from typing import Any
 
+import grpc
 import numpy as np
 
-from fedpace.network.wire import LENGTH, encoded
+from fedpace.network.device import OPTIONS, opened
+from fedpace.network.devices_pb2 import Asked, Said
+from fedpace.network.tls import Certificates
+from fedpace.network.wire import METHOD, NO_FLOATS, Reader, Received, written
 from tests.network.fleet import MODEL
 
-Answer = Callable[[dict[str, Any]], bytes | None]
+# What a device that keeps to nothing may send.
+BOUNDLESS = [*OPTIONS, ("grpc.max_send_message_length", -1)]
+Answer = Callable[[Received], list[bytes] | None]
 
 
-def honest(client: int, header: dict[str, Any], **changes: Any) -> bytes:
+def hello(name: str) -> bytes:
+    (message,) = written(Said(hello={"name": name}))
+    return message
+
+
+def honest(client: int, asked: Received, **changes: Any) -> list[bytes]:
     """Return what an honest device answers, with changes; `floats` replaces the update."""
-    task = header["task"]
-    if header["kind"] == "job":
-        return encoded("ready", **{"task": task, "samples": 10 * (client + 1)} | changes)
-    if header["kind"] == "evaluate":
+    task = changes.pop("task", asked.task)
+    if asked.kind == "job":
+        return written(Said(task=task, ready={"samples": 10 * (client + 1)} | changes))
+    if asked.kind == "evaluate":
         counts = {"loss": 1.0, "correct": 1, "held_out": 2}
-        return encoded("counts", **{"task": task} | counts | changes)
+        return written(Said(task=task, counts=counts | changes))
+    numbers = changes.pop("numbers", None)
     floats = changes.pop("floats", np.full(MODEL.size, 0.01, dtype=np.float32))
-    said = {"task": task, "computing_seconds": 1e-6, "grad_norm": 1.0 + client, "loss": 1.0}
-    return encoded("update", floats, **said | changes)
+    said: dict[str, Any] = {"computing_seconds": 1e-6, "grad_norm": 1.0 + client, "loss": 1.0}
+    if numbers is not None:
+        said["numbers"], floats = numbers, NO_FLOATS
+    return written(Said(task=task, update=said | changes), floats)
+
+
+class Line:
+    """One call of a device, by hand: `say` sends, iterating over it receives."""
+
+    def __init__(self, port: int, name: str | None, tls: Certificates | None = None) -> None:
+        self._said: SimpleQueue[bytes | None] = SimpleQueue()
+        self._channel = opened("127.0.0.1", port, tls, BOUNDLESS)
+        self._call = self._channel.stream_stream(METHOD)(iter(self._said.get, None))
+        self._reader = Reader(Asked)
+        self._reader.most_floats = 10**6
+        if name is not None:
+            self.say(hello(name))
+
+    def say(self, *messages: bytes) -> None:
+        for message in messages:
+            self._said.put(message)
+
+    def __iter__(self) -> Iterator[Received]:
+        for data in self._call:
+            if (asked := self._reader.take(data)) is not None:
+                yield asked
+
+    def next(self) -> Received:
+        return next(iter(self))
+
+    @property
+    def status(self) -> grpc.StatusCode:
+        """How the call ended; waits until it has."""
+        code: grpc.StatusCode = self._call.code()
+        return code
+
+    def close(self) -> None:
+        self._call.cancel()
+        self._said.put(None)
+        self._channel.close()
 
 
 class Fake(threading.Thread):
-    """Connect, and answer every frame by `answer`, which may send nothing by returning None."""
+    """Connect, and answer every question by `answer`, which may send nothing by returning None."""
 
     def __init__(self, port: int, client: int, answer: Answer | None = None) -> None:
         super().__init__(daemon=True)
-        self._socket = socket.create_connection(("127.0.0.1", port))
-        self._answer = answer or (lambda header: honest(client, header))
+        self._line = Line(port, f"device-{client}")
+        self._answer = answer or (lambda asked: honest(client, asked))
         self.told_goodbye = False
-        self._socket.sendall(encoded("hello", name=f"device-{client}"))
         self.start()
 
     def run(self) -> None:
         try:
-            while True:
-                header = self._received()
-                if header["kind"] == "ping":
-                    self._socket.sendall(encoded("pong"))
-                elif header["kind"] == "goodbye":
-                    self.told_goodbye = True
-                    break
-                elif header["kind"] != "welcome" and (answer := self._answer(header)):
-                    self._socket.sendall(answer)
-        except OSError:
+            for asked in self._line:
+                if asked.kind != "welcome" and (answer := self._answer(asked)):
+                    self._line.say(*answer)
+            self.told_goodbye = True
+        except (grpc.RpcError, ConnectionError):
             pass
         finally:
-            self._socket.close()
+            self._line.close()
 
     def close(self) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
+        self._line.close()
         self.join()
-
-    def _received(self) -> dict[str, Any]:
-        (length,) = LENGTH.unpack(self._exactly(LENGTH.size))
-        header: dict[str, Any] = json.loads(self._exactly(length))
-        self._exactly(4 * header["floats"])
-        return header
-
-    def _exactly(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            piece = self._socket.recv(count - len(data))
-            if not piece:
-                raise ConnectionResetError
-            data += piece
-        return data

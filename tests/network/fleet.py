@@ -16,10 +16,9 @@ from fedpace.checks import FloatArray
 from fedpace.data.shards import Split
 from fedpace.data.synthetic import synthetic
 from fedpace.models.logistic import Logistic
-from fedpace.network.device import Prepare, serve
+from fedpace.network.device import Pace, Prepare, serve
 from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
-from fedpace.network.wire import Pace
 from fedpace.rounds.backend import Backend, Evaluation, Reply, Task
 from fedpace.rounds.local import LocalTrainer
 from fedpace.rounds.simulator import Simulator

@@ -4,14 +4,14 @@ import sys
 from pathlib import Path
 
 from fedpace.network.device import serve
-from fedpace.network.tls import client_context
+from fedpace.network.tls import Certificates
 from tests.network.fleet import NAMES, SEED, trainer
 
 
 def main() -> None:
     port, client, seconds, folder, name = [*sys.argv[1:], *["0", "", ""][len(sys.argv) - 3 :]]
     name = name or NAMES[int(client)]
-    tls = client_context(Path(folder), name) if folder else None
+    tls = Certificates.read(Path(folder), name) if folder else None
     made = trainer(int(client), SEED, float(seconds))
     serve("127.0.0.1", int(port), NAMES[int(client)], lambda _: made, tls=tls)
 

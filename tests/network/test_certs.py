@@ -4,6 +4,7 @@ import ssl
 import stat
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -11,11 +12,26 @@ from cryptography import x509
 from fedpace.errors import InputError
 from fedpace.files import held
 from fedpace.network.certs import make_certificates
-from fedpace.network.tls import certified_name, client_context, server_context
 from tests.cli.calling import command
 
 
-def handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> str | None:
+def server_context(folder: Path, name: str = "server") -> ssl.SSLContext:
+    return context(ssl.PROTOCOL_TLS_SERVER, folder, name)
+
+
+def client_context(folder: Path, name: str) -> ssl.SSLContext:
+    return context(ssl.PROTOCOL_TLS_CLIENT, folder, name)
+
+
+def context(protocol: int, folder: Path, name: str) -> ssl.SSLContext:
+    made = ssl.SSLContext(protocol)
+    made.verify_mode = ssl.CERT_REQUIRED
+    made.load_verify_locations(folder / "ca.pem")
+    made.load_cert_chain(folder / f"{name}.pem", folder / f"{name}-key.pem")
+    return made
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> str:
     """Let both talk in memory; return the client's name as the server sees it."""
     ends = []
     ahead, back = (ssl.MemoryBIO(), ssl.MemoryBIO()), (ssl.MemoryBIO(), ssl.MemoryBIO())
@@ -28,7 +44,10 @@ def handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> str 
             back[other].write(ahead[mine].read())
     with contextlib.suppress(ssl.SSLWantReadError):
         ends[1].read(1)
-    return certified_name(ends[1].getpeercert())
+    certificate: Any = ends[1].getpeercert()
+    ((key, name),) = certificate["subject"][0]
+    assert key == "commonName"
+    return str(name)
 
 
 @pytest.fixture(scope="module")

@@ -1,19 +1,20 @@
 """A device on its own."""
 
-import asyncio
-import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import grpc
 import pytest
 
 from fedpace.errors import InputError
-from fedpace.network.device import Device, serve
+from fedpace.network.device import serve
 from fedpace.network.device_server import DeviceServer
+from fedpace.network.devices_pb2 import Asked
 from fedpace.network.trainer import Trainer
-from fedpace.network.wire import encoded
+from fedpace.network.wire import METHOD
 from tests.network.fleet import NAMES, free_port, prepared, trainer
 
 
@@ -31,13 +32,8 @@ def test_keeps_its_trainer_when_the_same_job_comes_again() -> None:
         return trainer(0)
 
     port = free_port()
-
-    async def attend() -> None:
-        with ThreadPoolExecutor(1) as executor:
-            await Device(NAMES[0], prepare, executor).attend("127.0.0.1", port)
-
     with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(asyncio.run, attend())
+        done = pool.submit(serve, "127.0.0.1", port, NAMES[0], prepare)
         for goodbye in (False, False, True):
             server = DeviceServer(NAMES, port=port)
             prepared(server, least=1, grace=0.0)
@@ -46,21 +42,38 @@ def test_keeps_its_trainer_when_the_same_job_comes_again() -> None:
     assert len(jobs) == 1
 
 
-@pytest.mark.parametrize("size", ["many", None, 2**40, -1, 2.5, True, [1]], ids=str)
-def test_goes_on_when_a_server_sends_a_size_that_is_none(size: Any) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        with ThreadPoolExecutor(1) as pool:
-            done = pool.submit(serve, "127.0.0.1", port, NAMES[0], lambda _: trainer(0))
-            line, _ = server.accept()
-            with line:
-                line.sendall(encoded("welcome") + encoded("job", task=-1, job={}, size=size))
-                while line.recv(1000):  # until the device hangs up
-                    pass
-            again, _ = server.accept()  # and comes back, for a server that makes sense
-            with again:
-                again.sendall(encoded("goodbye"))
-                done.result(timeout=30)
+@pytest.mark.parametrize(
+    "says",
+    [
+        Asked(job={"json": "{}", "size": 2**40}),
+        Asked(train={"numbers": b"1234"}),  # no numbers were announced
+        Asked(part={"numbers": b"1"}),
+        Asked(),
+    ],
+    ids=["endless_model", "no_job", "short_part", "nothing"],
+)
+def test_goes_on_when_a_server_says_what_no_server_of_ours_says(says: Asked) -> None:
+    calls: list[object] = []
+
+    def attend(said: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        calls.append(next(said))
+        if len(calls) == 1:
+            yield says.SerializeToString()
+            for _ in said:  # until the device hangs up
+                pass
+        # The second time it ends well, which is a goodbye.
+
+    server = grpc.server(ThreadPoolExecutor(2))
+    _, service, method = METHOD.split("/")
+    handlers = {method: grpc.stream_stream_rpc_method_handler(attend)}
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, handlers)])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        serve("127.0.0.1", port, NAMES[0], lambda _: trainer(0))
+    finally:
+        server.stop(None).wait()
+    assert len(calls) == 2
 
 
 def test_imports_neither_scipy_nor_dask() -> None:

@@ -8,10 +8,11 @@ import pytest
 
 from fedpace.conformance.backends import check_backend
 from fedpace.errors import InputError, TooFewClientsError
+from fedpace.network.device import Pace
 from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
 from fedpace.network.trainer import Trainer
-from fedpace.network.wire import Pace
+from fedpace.network.wire import Received
 from fedpace.sampling.design import WithReplacement
 from fedpace.seeds import Seeds
 from tests.network.fakes import Answer, Fake, honest
@@ -84,9 +85,9 @@ def test_sends_every_client_the_learning_rate(server: DeviceServer) -> None:
     rates: dict[int, float] = {}
 
     def noting(client: int) -> Answer:
-        def answer(header: dict[str, Any]) -> bytes:
-            rates[client] = header.get("learning_rate", 0.0)
-            return honest(client, header)
+        def answer(asked: Received) -> list[bytes]:
+            rates[client] = getattr(asked.fields, "learning_rate", 0.0)
+            return honest(client, asked)
 
         return answer
 

@@ -14,6 +14,7 @@ from fedpace.estimation.solve import Solve
 from fedpace.network import attendance
 from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
+from fedpace.network.wire import Received
 from fedpace.rounds.run import train
 from fedpace.rounds.schedules import inverse
 from fedpace.rounds.stopping import Stop
@@ -157,10 +158,10 @@ def test_waiting_for_a_device_counts_in_the_seconds_of_a_run(server: DeviceServe
 def test_learns_from_a_late_reply_how_slow_a_device_has_become(server: DeviceServer) -> None:
     release = threading.Event()
 
-    def slow(header: dict[str, Any]) -> bytes:
-        if header["kind"] == "train":
+    def slow(asked: Received) -> list[bytes]:
+        if asked.kind == "train":
             release.wait(10)
-        return honest(0, header)
+        return honest(0, asked)
 
     Fake(server.address[1], 0, slow)
     devices = prepared(server, least=1, grace=0.0, deadline=0.2)
@@ -173,7 +174,7 @@ def test_learns_from_a_late_reply_how_slow_a_device_has_become(server: DeviceSer
 
 def test_leaves_the_model_as_it_is_when_nobody_answers(server: DeviceServer) -> None:
     for client in range(N):
-        Fake(server.address[1], client, lambda header, i=client: _silent(i, header))  # type: ignore[misc]
+        Fake(server.address[1], client, lambda asked, i=client: _silent(i, asked))  # type: ignore[misc]
     devices = prepared(server, deadline=0.2)
     reply = run(devices, 0)
     assert reply.clients.size == 0
@@ -182,8 +183,8 @@ def test_leaves_the_model_as_it_is_when_nobody_answers(server: DeviceServer) -> 
     assert reply.waited >= 0.2
 
 
-def _silent(client: int, header: dict[str, Any]) -> bytes | None:
-    return None if header["kind"] == "train" else honest(client, header)
+def _silent(client: int, asked: Received) -> list[bytes] | None:
+    return None if asked.kind == "train" else honest(client, asked)
 
 
 def test_counts_a_drawn_client_that_has_just_left_as_missing(server: DeviceServer) -> None:
@@ -198,7 +199,7 @@ def test_counts_a_drawn_client_that_has_just_left_as_missing(server: DeviceServe
 
 def test_stops_when_nobody_ever_answers_an_evaluation(server: DeviceServer) -> None:
     def mute(client: int) -> Any:
-        return lambda header: None if header["kind"] == "evaluate" else honest(client, header)
+        return lambda asked: None if asked.kind == "evaluate" else honest(client, asked)
 
     for client in range(N):
         Fake(server.address[1], client, mute(client))
@@ -210,10 +211,10 @@ def test_stops_when_nobody_ever_answers_an_evaluation(server: DeviceServer) -> N
 def evaluating_for(seconds: float, client: int) -> Any:
     """Take so long over an evaluation, and no time over anything else."""
 
-    def answer(header: dict[str, Any]) -> bytes:
-        if header["kind"] == "evaluate":
+    def answer(asked: Received) -> list[bytes]:
+        if asked.kind == "evaluate":
             time.sleep(seconds)
-        return honest(client, header)
+        return honest(client, asked)
 
     return answer
 
@@ -251,11 +252,44 @@ def test_says_what_is_wrong_with_its_arguments(server: DeviceServer) -> None:
 def test_waits_for_those_who_left_just_now_but_not_for_those_long_away(
     server: DeviceServer,
 ) -> None:
-    until(lambda: server.away_for(0.2))
+    until(lambda: not server.waited_for(0.2))
     fakes = [Fake(server.address[1], client) for client in range(N)]
     until(lambda: len(server.connected) == N)
-    assert server.away_for(1000.0)  # nobody is away
     fakes[3].close()
     until(lambda: 3 not in server.connected)
-    assert not server.away_for(1000.0)
+    server.give({}, floats=MODEL.size, accept=lambda *_: True)
+    until(lambda: len(server.free) == N - 1)
+    assert server.waited_for(1000.0) == [3]
     assert present(prepared(server, least=3, grace=0.2)) == [True, True, True, False]
+
+
+def test_a_mute_device_does_not_hold_up_a_run_until_patience_ends(server: DeviceServer) -> None:
+    for client in range(N):
+        Fake(server.address[1], client, (lambda _: None) if client == 1 else None)
+    for _ in range(2):  # each run
+        devices = prepared(server, least=3, grace=0.2, patience=1000.0)
+        assert present(devices) == [True, False, True, True]
+
+
+def test_a_flapping_device_does_not_hold_up_a_run_until_patience_ends(
+    server: DeviceServer,
+) -> None:
+    for client in range(N - 1):
+        Fake(server.address[1], client)
+    stop = threading.Event()
+
+    def flap() -> None:
+        while not stop.is_set():
+            fake = Fake(server.address[1], N - 1, lambda _: None)
+            until(lambda: N - 1 in server.connected or stop.is_set())
+            fake.close()
+
+    flapping = threading.Thread(target=flap)
+    flapping.start()
+    try:
+        for _ in range(2):
+            devices = prepared(server, least=3, grace=0.5, patience=1000.0)
+            assert present(devices) == [True, True, True, False]
+    finally:
+        stop.set()
+        flapping.join()

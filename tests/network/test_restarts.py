@@ -151,7 +151,7 @@ def test_weights_and_counts_outlive_a_server() -> None:
         after.prepare({"seed": SEED}, before.samples)
         np.testing.assert_array_equal(after.weights, before.weights)
         assert after.samples == before.samples == dict(zip(NAMES, (10, 20, 30, 40), strict=True))
-        Fake(server.address[1], 2, lambda header: honest(2, header, samples=10**6))
+        Fake(server.address[1], 2, lambda asked: honest(2, asked, samples=10**6))
         Fake(server.address[1], 3)
         until(lambda: after.refusals[2, "samples"] and present(after)[3])
         assert present(after) == [True, True, False, True]

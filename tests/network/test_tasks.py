@@ -2,10 +2,10 @@
 
 import threading
 import time
-from typing import Any
 
 from fedpace.network.device_server import DeviceServer
-from fedpace.network.wire import Frame, encoded
+from fedpace.network.devices_pb2 import Said
+from fedpace.network.wire import Received, written
 from tests.network.fakes import Answer, Fake, honest
 from tests.network.fleet import MODEL, N, prepared, present, task
 
@@ -22,11 +22,11 @@ class Gates:
             self.gates[client].release()
 
     def answer(self, client: int) -> Answer:
-        def answer(header: dict[str, Any]) -> bytes:
-            if header["kind"] == "train":
-                self.rounds.append((client, header["round"]))
+        def answer(asked: Received) -> list[bytes]:
+            if asked.kind == "train":
+                self.rounds.append((client, asked.fields.round))
                 assert self.gates[client].acquire(timeout=20)
-            return honest(client, header)
+            return honest(client, asked)
 
         return answer
 
@@ -42,7 +42,7 @@ def test_a_device_is_preparing_until_its_answer_was_looked_at(server: DeviceServ
     seen: list[list[int]] = []
     looked = threading.Event()
 
-    def accept(client: int, frame: Frame) -> bool:
+    def accept(client: int, answer: Received) -> bool:
         seen.append(server.preparing)
         looked.set()
         return True
@@ -103,22 +103,22 @@ def test_the_next_two_replies_are_collected_and_then_the_rest(server: DeviceServ
 
 
 def test_who_fails_is_lost_or_late_counts_as_collected(server: DeviceServer) -> None:
-    def failing(header: dict[str, Any]) -> bytes | None:
-        return encoded("failed", task=header["task"]) if header["kind"] == "train" else None
+    def failing(asked: Received) -> list[bytes] | None:
+        return written(Said(task=asked.task, failed={})) if asked.kind == "train" else None
 
-    def leaving(header: dict[str, Any]) -> bytes | None:
-        if header["kind"] == "train":
+    def leaving(asked: Received) -> list[bytes] | None:
+        if asked.kind == "train":
             raise ConnectionResetError
         return None
 
-    def silent(header: dict[str, Any]) -> bytes | None:
-        return b"" if header["kind"] == "train" else None
+    def silent(asked: Received) -> list[bytes] | None:
+        return [] if asked.kind == "train" else None
 
     for client, bad in enumerate((None, failing, leaving, silent)):
         Fake(
             server.address[1],
             client,
-            lambda header, i=client, bad=bad: _or_honest(i, header, bad),  # type: ignore[misc]
+            lambda asked, i=client, bad=bad: _or_honest(i, asked, bad),  # type: ignore[misc]
         )
     devices = prepared(server, deadline=0.3)
     for client in range(N):
@@ -130,17 +130,17 @@ def test_who_fails_is_lost_or_late_counts_as_collected(server: DeviceServer) -> 
     assert sum(reply.lasted for reply in replies) >= 0.3
 
 
-def _or_honest(client: int, header: dict[str, Any], bad: Answer | None) -> bytes | None:
-    answer = None if bad is None else bad(header)
-    return honest(client, header) if answer is None else answer
+def _or_honest(client: int, asked: Received, bad: Answer | None) -> list[bytes] | None:
+    answer = None if bad is None else bad(asked)
+    return honest(client, asked) if answer is None else answer
 
 
 def test_nobody_is_asked_for_an_evaluation_that_is_not_due(server: DeviceServer) -> None:
     kinds: list[str] = []
 
-    def noting(header: dict[str, Any]) -> bytes:
-        kinds.append(header["kind"])
-        return honest(0, header)
+    def noting(asked: Received) -> list[bytes]:
+        kinds.append(asked.kind)
+        return honest(0, asked)
 
     Fake(server.address[1], 0, noting)
     devices = prepared(server, least=1, grace=0.0)

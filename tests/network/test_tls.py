@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from fedpace.errors import InputError
@@ -16,9 +17,10 @@ from fedpace.network.authority import new_certificate, read_authority
 from fedpace.network.certs import make_certificates
 from fedpace.network.device import serve
 from fedpace.network.device_server import DeviceServer
-from fedpace.network.tls import client_context, server_context
+from fedpace.network.tls import Certificates
 from fedpace.network.trainer import Trainer
-from fedpace.network.wire import encoded
+from fedpace.network.wire import METHOD
+from tests.network.fakes import Line, hello
 from tests.network.fleet import NAMES, N, joined, prepared, run, until
 
 
@@ -41,8 +43,14 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server(ours: Path) -> Iterator[DeviceServer]:
-    with DeviceServer(NAMES, tls=server_context(ours)) as server:
+    with DeviceServer(NAMES, tls=Certificates.read(ours)) as server:
         yield server
+
+
+def trusting(ours: Path, theirs: Path) -> Certificates:
+    """Return certificates of their authority for a device that trusts ours."""
+    authority = Certificates.read(ours).authority
+    return Certificates.read(theirs, NAMES[0])._replace(authority=authority)
 
 
 def never(job: dict[str, Any]) -> Trainer:
@@ -57,7 +65,7 @@ def test_trains_over_tls(
 
 
 def test_refuses_a_certificate_of_another_name(server: DeviceServer, ours: Path) -> None:
-    tls = client_context(ours, NAMES[1])
+    tls = Certificates.read(ours, NAMES[1])
     with pytest.raises(InputError, match="the certificate is for another name"):
         serve(*server.address, NAMES[0], never, tls=tls)
     assert not server.connected
@@ -65,28 +73,29 @@ def test_refuses_a_certificate_of_another_name(server: DeviceServer, ours: Path)
 
 def test_refuses_the_servers_own_certificate_as_a_device(server: DeviceServer, ours: Path) -> None:
     with pytest.raises(InputError, match="certificates must be accepted by both sides"):
-        serve(*server.address, NAMES[0], never, tls=client_context(ours, "server"))
+        serve(*server.address, NAMES[0], never, tls=Certificates.read(ours, "server"))
 
 
 def test_refuses_a_name_that_is_not_expected(server: DeviceServer, ours: Path) -> None:
     with pytest.raises(InputError, match="name must be one that the server expects, got 'nobody'"):
-        serve(*server.address, "nobody", never, tls=client_context(ours, NAMES[0]))
+        serve(*server.address, "nobody", never, tls=Certificates.read(ours, NAMES[0]))
 
 
 def test_refuses_a_certificate_of_another_authority(
     server: DeviceServer, ours: Path, theirs: Path
 ) -> None:
-    tls = client_context(theirs, NAMES[0])
-    tls.load_verify_locations(ours / "ca.pem")  # so that only the server objects
+    tls = trusting(ours, theirs)  # so that only the server objects
     with pytest.raises(InputError, match="certificates must be accepted by both sides"):
         serve(*server.address, NAMES[0], never, tls=tls)
     assert not server.connected
 
 
 def test_refuses_a_device_without_a_certificate(server: DeviceServer, ours: Path) -> None:
-    tls = ssl.create_default_context(cafile=str(ours / "ca.pem"))
-    with pytest.raises(InputError, match="certificates must be accepted by both sides"):
-        serve(*server.address, NAMES[0], never, tls=tls)
+    credentials = grpc.ssl_channel_credentials((ours / "ca.pem").read_bytes())
+    address = "{}:{}".format(*server.address)
+    with grpc.secure_channel(address, credentials) as channel:
+        call = channel.stream_stream(METHOD)(iter([hello(NAMES[0])]))
+        assert call.code() is grpc.StatusCode.UNAVAILABLE
     assert not server.connected
 
 
@@ -94,43 +103,42 @@ def test_a_device_does_not_talk_to_a_server_of_another_authority(
     server: DeviceServer, theirs: Path
 ) -> None:
     with pytest.raises(InputError, match="certificates must be accepted by both sides"):
-        serve(*server.address, NAMES[0], never, tls=client_context(theirs, NAMES[0]))
+        serve(*server.address, NAMES[0], never, tls=Certificates.read(theirs, NAMES[0]))
 
 
 def test_a_device_does_not_take_another_device_for_the_server(ours: Path) -> None:
     with (
-        DeviceServer(NAMES, tls=server_context(ours, NAMES[2])) as impostor,
+        DeviceServer(NAMES, tls=Certificates.read(ours, NAMES[2])) as impostor,
         pytest.raises(InputError, match="certificates must be accepted by both sides"),
     ):
-        serve(*impostor.address, NAMES[0], never, tls=client_context(ours, NAMES[0]))
+        serve(*impostor.address, NAMES[0], never, tls=Certificates.read(ours, NAMES[0]))
 
 
 def test_gives_nothing_to_a_plain_connection(server: DeviceServer) -> None:
-    with socket.create_connection(server.address) as plain:
-        plain.sendall(encoded("hello", name=NAMES[0]))
-        plain.settimeout(10)
-        received = plain.recv(1000)
-    assert b"job" not in received  # an alert of TLS at most
+    line = Line(server.address[1], NAMES[0])
+    assert line.status is grpc.StatusCode.UNAVAILABLE
+    line.close()
     assert not server.connected
 
 
 def test_closing_ends_connections_that_are_still_shaking_hands(ours: Path) -> None:
-    server = DeviceServer(NAMES, tls=server_context(ours))
-    tls = client_context(ours, NAMES[0])
+    server = DeviceServer(NAMES, tls=Certificates.read(ours))
     with socket.create_connection(server.address) as mute:
-        with tls.wrap_socket(
-            socket.create_connection(server.address), server_hostname="127.0.0.1"
-        ) as device:
-            device.sendall(encoded("hello", name=NAMES[0]))
-            until(lambda: server.connected == [0])  # so the mute one, who came before, is known too
-            server.close(goodbye=False)
+        line = Line(server.address[1], NAMES[0], Certificates.read(ours, NAMES[0]))
+        until(lambda: server.connected == [0])  # so the mute one, who came before, is known too
+        server.close(goodbye=False)
+        line.close()
         mute.settimeout(10)
         assert mute.recv(1) == b""
 
 
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
 def test_refuses_older_tls(server: DeviceServer, ours: Path) -> None:
-    tls = client_context(ours, NAMES[0])
-    tls.minimum_version = tls.maximum_version = ssl.TLSVersion.TLSv1_2
+    tls = ssl.create_default_context(cafile=str(ours / "ca.pem"))
+    tls.load_cert_chain(ours / f"{NAMES[0]}.pem", ours / f"{NAMES[0]}-key.pem")
+    tls.minimum_version = ssl.TLSVersion.TLSv1
+    tls.maximum_version = ssl.TLSVersion.TLSv1_1
+    tls.set_ciphers("ALL:@SECLEVEL=0")
     with socket.create_connection(server.address) as plain, pytest.raises(ssl.SSLError):
         tls.wrap_socket(plain, server_hostname="127.0.0.1")
 
@@ -145,28 +153,23 @@ def test_refuses_plain_connections_off_loopback(host: str) -> None:
 
 def test_names_the_certificate_that_is_missing_or_broken(ours: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"device-9.pem: there is no such file; make it with"):
-        client_context(ours, "device-9")
+        Certificates.read(ours, "device-9")
     mixed = shutil.copytree(ours, tmp_path / "mixed")
     shutil.copy(ours / "device-1-key.pem", mixed / "device-0-key.pem")
     with pytest.raises(InputError, match="certificates of 'device-0' cannot be used"):
-        client_context(mixed, "device-0")
+        Certificates.read(mixed, "device-0")
 
 
 def test_says_why_a_certificate_is_refused(
-    server: DeviceServer, ours: Path, theirs: Path, caplog: pytest.LogCaptureFixture
+    server: DeviceServer, ours: Path, theirs: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    tls = client_context(theirs, NAMES[0])
-    tls.load_verify_locations(ours / "ca.pem")
-    for _ in range(2):
-        with pytest.raises(InputError):
-            serve(*server.address, NAMES[0], never, tls=tls)
-    said = [each.getMessage() for each in caplog.records if "is refused" in each.getMessage()]
-    assert len(said) == 1  # of many that are alike the first is told
-    assert said[0].startswith("a connection is refused, 1 so far: self-signed certificate")
+    with pytest.raises(InputError):
+        serve(*server.address, NAMES[0], never, tls=trusting(ours, theirs))
+    assert "CERTIFICATE_VERIFY_FAILED: unable to get local issuer" in capfd.readouterr().err
 
 
 def test_says_that_a_certificate_has_expired(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     make_certificates(tmp_path, NAMES, ["127.0.0.1"])
     authority = read_authority(*((tmp_path / f"ca{end}.pem").read_bytes() for end in ("", "-key")))
@@ -174,22 +177,21 @@ def test_says_that_a_certificate_has_expired(
     for end, contents in zip(("", "-key"), expired.pem(), strict=True):
         (tmp_path / f"{NAMES[0]}{end}.pem").write_bytes(contents)
     with (
-        DeviceServer(NAMES, tls=server_context(tmp_path)) as server,
+        DeviceServer(NAMES, tls=Certificates.read(tmp_path)) as server,
         pytest.raises(InputError, match="certificates must be accepted by both sides"),
     ):
-        serve(*server.address, NAMES[0], never, tls=client_context(tmp_path, NAMES[0]))
-    assert "a connection is refused, 1 so far: certificate has expired" in caplog.text
+        serve(*server.address, NAMES[0], never, tls=Certificates.read(tmp_path, NAMES[0]))
+    assert "certificate has expired" in capfd.readouterr().err
 
 
 def test_says_that_two_processes_use_one_certificate(
     server: DeviceServer, ours: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tls = client_context(ours, NAMES[0])
+    tls = Certificates.read(ours, NAMES[0])
     with contextlib.ExitStack() as stack:
         for _ in range(4):
-            plain = stack.enter_context(socket.create_connection(server.address))
-            line = stack.enter_context(tls.wrap_socket(plain, server_hostname="127.0.0.1"))
-            line.sendall(encoded("hello", name=NAMES[0]))
-            assert line.recv(1)  # is let in
+            line = Line(server.address[1], NAMES[0], tls)
+            stack.callback(line.close)
+            assert line.next().kind == "welcome"
     assert server.refusals == {(0, "two at once"): 1}
     assert "do two processes use its name?" in caplog.text

@@ -84,7 +84,7 @@ def lab_run_command(
     from fedpace.network.device_server import DeviceServer
     from fedpace.network.measure import Trust, Waiting, jobs_of, run_on_devices, write_times
     from fedpace.network.samples_file import read_samples
-    from fedpace.network.tls import server_context
+    from fedpace.network.tls import Certificates
     from fedpace.remote.screening import verdict
     from fedpace.studies.record import write_record
 
@@ -100,7 +100,7 @@ def lab_run_command(
     jobs = jobs_of(study, names, numbers)
     trust = Trust({} if samples_file is None else read_samples(samples_file), largest_share)
     write_record(out, study, names, numbers)
-    tls = None if place.certs is None else server_context(place.certs)
+    tls = None if place.certs is None else Certificates.read(place.certs)
     server = DeviceServer(place.devices, host=place.host, port=place.port, tls=tls)
     done = False
     try:

@@ -184,4 +184,4 @@ def need_lab() -> None:
         raise InputError(
             f"a lab must be on Linux, got {sys.platform}; run it there, or join devices by hand"
         )
-    need("lab", "pydantic", "threadpoolctl", "cryptography")
+    need("lab", "pydantic", "threadpoolctl", "cryptography", "grpc")

@@ -22,7 +22,7 @@ from fedpace.network.certs import make_certificates
 from fedpace.network.device_server import DeviceServer
 from fedpace.network.devices import Devices
 from fedpace.network.shard import job_of
-from fedpace.network.tls import server_context
+from fedpace.network.tls import Certificates
 from fedpace.seeds import Seeds
 from fedpace.studies.experiment import drawn_times, model_of, split
 from fedpace.studies.study import Study
@@ -133,7 +133,7 @@ def _calibrated(
 ) -> Calibrated:
     """Start the devices, and measure them with real rounds of the study."""
     lab, wanted = devices.lab, np.array(devices.lab.wanted)
-    tls = server_context(devices.folder / CERTIFICATES)
+    tls = Certificates.read(devices.folder / CERTIFICATES)
     server = DeviceServer(lab.device_names, host=lab.host, port=lab.port, tls=tls)
     try:
         backend = Devices(

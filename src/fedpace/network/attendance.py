@@ -149,8 +149,9 @@ class Attendance:
 
     def _settled(self) -> bool | None:
         ready, server = len(self.server.free), self.server
-        away = not server.preparing and server.away_for(self.grace)
-        return ready == len(server.names) or (ready >= self.least and away) or None
+        if ready < self.least:
+            return None
+        return ready == len(server.names) or not server.waited_for(self.grace) or None
 
     def _enough(self, at_work: Collection[int]) -> list[int] | None:
         free = self.server.free  # among them may be some whose answers were not looked at yet

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from fedpace.network.wire import NO_FLOATS, Channel, Floats, Frame, FrameError, encoded
+import grpc
+
+from fedpace.network.devices_pb2 import Asked, Said
+from fedpace.network.wire import NO_FLOATS, Floats, ProtocolError, Reader, Received, written
 
 # What each kind of question is answered with.
 ANSWERS = {"job": "ready", "train": "update", "evaluate": "counts"}
-PING = encoded("ping")
+WELCOME = Asked(welcome={}).SerializeToString()
+# Seconds in which what has been answered must have been read.
+READ = 5.0
 
 
 class Question(NamedTuple):
-    """What a device is asked: the bytes to send, and what the answer must be."""
+    """What a device is asked: the messages to send, and what the answer must be."""
 
     kind: str
     task: int
-    frame: bytes
+    messages: list[bytes]
     most_floats: int = 0
 
     @classmethod
@@ -31,20 +37,25 @@ class Question(NamedTuple):
         floats: Floats = NO_FLOATS,
         *,
         most_floats: int = 0,
-        **fields: object,
+        **fields: Any,
     ) -> Question:
         """Write the question down."""
-        return cls(kind, task, encoded(kind, floats, task=task, **fields), most_floats)
+        return cls(kind, task, written(Asked(task=task, **{kind: fields}), floats), most_floats)
+
+    @property
+    def length(self) -> int:
+        """The bytes that cross the wire."""
+        return sum(map(len, self.messages))
 
 
 class Response(NamedTuple):
     """What came of a question, `seconds` after it was sent: a whole answer, or none.
 
-    `problem` is empty, or says why no frame can be used: "lost", "late", or what is wrong with it.
+    `problem` is empty, or says why no answer can be used: "lost", "late", or what is wrong with it.
     """
 
     client: int
-    frame: Frame
+    answer: Received
     seconds: float
     bytes_down: int
     problem: str = ""
@@ -52,7 +63,7 @@ class Response(NamedTuple):
     @classmethod
     def lost(cls, client: int) -> Response:
         """Return what comes of asking someone who is not there."""
-        return cls(client, Frame({}), 0.0, 0, "lost")
+        return cls(client, Received(), 0.0, 0, "lost")
 
 
 Tell = Callable[[Response], object]
@@ -62,8 +73,7 @@ Tell = Callable[[Response], object]
 class _Open:
     question: Question
     tell: Tell
-    sent: float
-    until: float
+    sent: float = field(default_factory=time.monotonic)
     timer: asyncio.TimerHandle | None = None
     given_up: bool = False
 
@@ -79,25 +89,29 @@ class Connection:
     """Ask a device, and match what it says with what it was asked.
 
     A device that did not answer in time owes the answer still: it is not asked again until the
-    answer comes, late, or the connection ends. `refuse` is told of everything that is not
-    accepted, `freed` when an answer has come and the device can be asked again.
+    answer comes, late, or the connection ends. `line` is the context of the device's call. `refuse`
+    is told of everything that is not accepted, `freed` when an answer has come and the device can
+    be asked again.
     """
 
     def __init__(
         self,
         client: int,
-        channel: Channel,
+        line: grpc.aio.ServicerContext,
         refuse: Callable[[int, str, str], None],
         freed: Callable[[Connection, Response], None],
     ) -> None:
         self.client = client
-        self.channel = channel
         self.job = 0  # the number of the job that it was given last
         self.prepared: bool | None = None  # for the job; None until its answer was looked at
+        self._line = line
+        self._reader = Reader(Said)
         self._refuse = refuse
         self._freed = freed
         self._open: _Open | None = None
         self._gone = False
+        self._receiving = asyncio.create_task(self._receive())
+        self._sending = asyncio.create_task(self._send([WELCOME]))
 
     @property
     def owes(self) -> bool:
@@ -108,76 +122,88 @@ class Connection:
         self, question: Question, tell: Tell = lambda _: None, seconds: float | None = None
     ) -> None:
         """Send the question; `tell` is called once: by `seconds`, or without them when it ends."""
-        now = time.monotonic()
         if self._gone or self.owes:
             tell(Response.lost(self.client))
             return
-        self._open = _Open(question, tell, now, now + (seconds or 0.0))
+        self._open = _Open(question, tell)
         if seconds is not None:
             self._open.timer = asyncio.get_running_loop().call_later(seconds, self._give_up)
-        self.channel.most_floats = question.most_floats
-        self.channel.post(question.frame)
-
-    def beat(self, silence: float) -> bool:
-        """Ask for a sign of life; return False if there was none for too long."""
-        now = time.monotonic()
-        until = self._open.until if self._open is not None else 0.0
-        if now > max(until, self.channel.heard + silence):
-            return False
-        self.channel.post(PING)
-        return True
+        self._reader.most_floats = question.most_floats
+        self._sending = asyncio.create_task(self._send(question.messages, self._sending))
 
     async def attend(self) -> None:
-        """Receive until the connection ends."""
-        while True:
-            # No name for the frame: it would keep an update in memory until the next one.
-            self._take(await self.channel.receive())
+        """Receive until the connection ends.
+
+        Raises
+        ------
+        ProtocolError
+            If the device does not keep to it.
+        """
+        await asyncio.wait([self._receiving])
+        if not self._receiving.cancelled():
+            self._receiving.result()
 
     def end(self, problem: str = "lost") -> None:
         """Close the line; who waits for an answer learns it at once."""
         self._gone = True
         self.prepared = False
-        self.channel.abort()
+        self._receiving.cancel()
+        self._sending.cancel()
         opened, self._open = self._open, None
         if opened is not None:
-            opened.close(self._response(opened, Frame({}), problem))
+            opened.close(self._response(opened, Received(), problem))
+
+    async def _send(self, messages: list[bytes], after: asyncio.Task[None] | None = None) -> None:
+        if after is not None:
+            await after
+        for each in messages:
+            await self._line.write(each)  # waits while the device does not read
+
+    async def _receive(self) -> None:
+        while (data := await self._line.read()) is not grpc.aio.EOF:
+            if self._open is None:
+                raise ProtocolError("a message that was not asked for")
+            if not self._sending.done():
+                await self._read_by_the_device()
+            if (answer := self._reader.take(data)) is not None and self._open is not None:
+                self._take(self._open, answer)
+            del data, answer  # they would be kept in memory until the next
+
+    async def _read_by_the_device(self) -> None:
+        """Wait until the device has read the question that it answers; it need not take long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(READ):
+                await asyncio.shield(self._sending)
+        if not self._sending.done():
+            raise ProtocolError("an answer to what it has not read")
 
     def _give_up(self) -> None:
         """Stop waiting; the answer is refused when it comes."""
         assert self._open is not None
         self._open.given_up = True
-        self._open.tell(self._response(self._open, Frame({}), "late"))
+        self._open.tell(self._response(self._open, Received(), "late"))
 
-    def _take(self, frame: Frame) -> None:
-        opened = self._open
-        if frame.kind == "pong":
-            return
-        if opened is None:
-            raise FrameError(f"a frame {frame.kind!r:.20} that was not asked for")
-        problem = self._problem(opened, frame)
-        response = self._response(opened, frame, problem)
+    def _take(self, opened: _Open, answer: Received) -> None:
+        problem = self._problem(opened, answer)
+        response = self._response(opened, answer, problem)
         if problem:
-            said = frame.header.get("message")
             # Quoted: a device that says lines of its own shall not forge a log.
-            self._refuse(
-                self.client,
-                problem,
-                f"a frame {frame.kind!r:.20}" if said is None else f"{said!r:.200}",
-            )
+            said = f"{answer.fields.message!r:.200}" if answer.kind == "failed" else answer.kind
+            self._refuse(self.client, problem, said)
         self._open = None
-        self.channel.most_floats = 0
+        self._reader.most_floats = 0
         self._freed(self, response)
         opened.close(response)  # last: who asked may go on at once
 
-    def _problem(self, opened: _Open, frame: Frame) -> str:
-        if frame.kind == "failed":
+    def _problem(self, opened: _Open, answer: Received) -> str:
+        if answer.kind == "failed":
             return "failed"
-        if frame.header.get("task") != opened.question.task:
+        if answer.task != opened.question.task:
             return "another round"
-        if frame.kind != ANSWERS[opened.question.kind]:
+        if answer.kind != ANSWERS[opened.question.kind]:
             return "another answer"
         return "late" if opened.given_up else ""
 
-    def _response(self, opened: _Open, frame: Frame, problem: str) -> Response:
+    def _response(self, opened: _Open, answer: Received, problem: str) -> Response:
         seconds = time.monotonic() - opened.sent
-        return Response(self.client, frame, seconds, len(opened.question.frame), problem)
+        return Response(self.client, answer, seconds, opened.question.length, problem)

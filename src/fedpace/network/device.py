@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import json
 import logging
-import ssl
 import time
 import zlib
-from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+import grpc
 
 from fedpace.errors import InputError
-from fedpace.network.tls import check_private, refused_for_good
+from fedpace.network.devices_pb2 import Asked, Said
+from fedpace.network.tls import CERTIFICATE_WORDS, Certificates, check_private, target
 from fedpace.network.trainer import Trainer, counted, trained
-from fedpace.network.wire import LONG_HEADER, Channel, Frame, FrameError, Pace, encoded
+from fedpace.network.wire import METHOD, PLAIN_MESSAGES, ProtocolError, Reader, Received, written
 
-# A server that listens says something every few seconds; one that is silent this long is gone.
-SILENCE = 60.0
-# Seconds between signs of life.
-BEAT = 5.0
+# Seconds of silence after which the server is asked for a sign of life, and seconds to give it.
+SILENCE = 30.0
 # Seconds before a device tries again, doubled each time up to the second.
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 # A server that refuses a certificate hangs up without a word; this often is no accident.
@@ -29,12 +28,29 @@ TURNED_AWAY = 3
 MOST_FLOATS = 2**28
 # Characters of a message about a wrong argument, file or setting that the server is told.
 MESSAGE = 500
-PONG = encoded("pong")
-GONE = (OSError, EOFError, TimeoutError, FrameError)
+# What gRPC says of a server that hangs up during or right after the handshake.
+HUNG_UP = ("Socket closed", "handshake failed", "Connection reset", "Broken pipe", "EOF")
+OPTIONS = [
+    *PLAIN_MESSAGES,
+    ("grpc.keepalive_time_ms", int(1000 * SILENCE)),
+    ("grpc.keepalive_timeout_ms", int(1000 * SILENCE)),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # no other device's connection
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),
+    ("grpc.service_config_disable_resolution", 1),
+]
 
 logger = logging.getLogger(__name__)
 
 Prepare = Callable[[dict[str, Any]], Trainer]
+
+
+class Pace(NamedTuple):
+    """How fast a device is let send and receive, in bytes per second."""
+
+    up: float
+    down: float
 
 
 def serve(
@@ -43,7 +59,7 @@ def serve(
     name: str,
     prepare: Prepare,
     *,
-    tls: ssl.SSLContext | None = None,
+    tls: Certificates | None = None,
     pace: Pace | None = None,
     patience: float | None = None,
     insecure: bool = False,
@@ -63,9 +79,9 @@ def serve(
     prepare : callable of a job
         Returns the Trainer for a job, a dict of JSON values. Called once for each new job: one
         that comes again, after a broken connection say, keeps its trainer.
-    tls, insecure : ssl.SSLContext, bool, optional
-        See `fedpace.network.tls.client_context`; needed unless the host is a loopback address, or
-        a plain connection to another machine is allowed.
+    tls, insecure : Certificates, bool, optional
+        See `fedpace.network.tls.Certificates.read`; needed unless the host is a loopback address,
+        or a plain connection to another machine is allowed.
     pace : Pace, optional
         Bytes per second up and down that the device itself keeps to.
     patience : float > 0, optional
@@ -77,137 +93,129 @@ def serve(
         If the server refuses the name or the certificate, or none was there for `patience`.
     """
     check_private(host, tls, insecure=insecure)
-    with ThreadPoolExecutor(max_workers=1) as executor:
-        device = Device(name, prepare, executor, pace=pace)
-        asyncio.run(device.attend(host, port, tls=tls, patience=patience))
+    device = Device(name, prepare, pace)
+    # Devices that lost their server together do not come back in the same moment.
+    spread = 0.5 + zlib.crc32(name.encode()) / 2**32
+    pause, alone_since = FIRST_PAUSE, time.monotonic()
+    while not device.attend(host, port, tls):
+        if device.welcomed:
+            pause, alone_since = FIRST_PAUSE, time.monotonic()
+        if patience is not None and time.monotonic() - alone_since > patience:
+            raise InputError(
+                f"address must be one where a server listens, got {host}:{port} without any "
+                f"for {patience:g} s; start the server first"
+            )
+        time.sleep(pause * spread)
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 class Device:
-    """One device's end: `attend` keeps it connected, the executor's thread trains."""
+    """One device's end: `attend` serves over one connection, `answers` does what is asked."""
 
-    def __init__(
-        self, name: str, prepare: Prepare, executor: Executor, *, pace: Pace | None = None
-    ) -> None:
-        self._name, self._prepare = name, prepare
-        self._executor, self._pace = executor, pace
-        self._job: dict[str, Any] | None = None
+    def __init__(self, name: str, prepare: Prepare, pace: Pace | None = None) -> None:
+        self.welcomed = False
+        self._name, self._prepare, self._pace = name, prepare, pace
+        self._job = ""
         self._trainer: Trainer | None = None
-        self._greeted = False
         self._turned_away = 0
 
-    async def attend(
-        self,
-        host: str,
-        port: int,
-        *,
-        tls: ssl.SSLContext | None = None,
-        patience: float | None = None,
-    ) -> None:
-        """Connect, serve, and connect again, until told goodbye."""
-        # Devices that lost their server together do not come back in the same moment.
-        spread = 0.5 + zlib.crc32(self._name.encode()) / 2**32
-        pause, alone_since = FIRST_PAUSE, time.monotonic()
-        while not await self._served(host, port, tls):
-            if self._greeted:
-                pause, alone_since = FIRST_PAUSE, time.monotonic()
-            if patience is not None and time.monotonic() - alone_since > patience:
-                raise InputError(
-                    f"address must be one where a server listens, got {host}:{port} without any "
-                    f"for {patience:g} s; start the server first"
-                )
-            await asyncio.sleep(pause * spread)
-            pause = min(2 * pause, LONGEST_PAUSE)
-
-    async def _served(self, host: str, port: int, tls: ssl.SSLContext | None) -> bool:
+    def attend(self, host: str, port: int, tls: Certificates | None) -> bool:
         """Serve over one connection; return whether the server said goodbye."""
-        self._greeted = False
-        try:
-            async with asyncio.timeout(SILENCE):
-                reader, writer = await asyncio.open_connection(host, port, ssl=tls)
-        except GONE as error:
-            self._stop_if_refused(error)
-            logger.info("no server at %s:%s yet: %r", host, port, error)
-            return False
-        channel = Channel(
-            reader, writer, longest_header=LONG_HEADER, silence=SILENCE, pace=self._pace
-        )
-        try:
-            return await self._conversed(channel)
-        except GONE as error:
-            if self._greeted:
-                self._turned_away = 0
-            elif channel.is_encrypted and isinstance(error, ConnectionError):
-                self._turned_away += 1
-            self._stop_if_refused(error)
-            logger.warning("the connection was lost: %r", error)
-            return False
-        finally:
-            channel.abort()
+        self.welcomed = False
+        with opened(host, port, tls) as channel:
+            said: SimpleQueue[bytes | None] = SimpleQueue()
+            said.put(self.hello)
+            call = channel.stream_stream(METHOD)(self._sent(said))
+            try:
+                reader = Reader(Asked)
+                for data in call:
+                    self._take_its_time(data)
+                    for message in self.answers(reader, data):
+                        said.put(message)
+                return True
+            except grpc.RpcError:
+                self._stop_if_refused(call, encrypted=tls is not None)
+                logger.info("no server at %s:%s, or not any more: %s", host, port, call.details())
+            except ProtocolError as error:
+                logger.warning("the server said what no server of ours says: %s", error)
+            finally:
+                said.put(None)
+                call.cancel()
+        return False
 
-    async def _conversed(self, channel: Channel) -> bool:
-        await channel.send(encoded("hello", name=self._name))
-        tasks = [asyncio.create_task(_beat(channel))]
-        try:
-            while True:
-                frame = await channel.receive()
-                if frame.kind == "goodbye":
-                    return True
-                if frame.kind == "refused":
-                    raise InputError(
-                        f"name must be one that the server expects, got '{self._name}': "
-                        f"{frame.header.get('message')!r:.200}; ask for the right name and "
-                        "certificate"
-                    )
-                self._greeted = True
-                if frame.kind == "ping":
-                    await channel.send(PONG)
-                elif frame.kind != "welcome":
-                    if frame.kind == "job":
-                        channel.most_floats = _size(frame)
-                    # The server asks one thing at a time, so the last answer is out.
-                    tasks[1:] = [asyncio.create_task(self._answer(channel, frame))]
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    @property
+    def hello(self) -> bytes:
+        """What the device says first."""
+        (message,) = written(Said(hello={"name": self._name}))
+        return message
 
-    async def _answer(self, channel: Channel, frame: Frame) -> None:
-        loop = asyncio.get_running_loop()
+    def answers(self, reader: Reader, data: bytes) -> list[bytes]:
+        """Do what a message asks for; return the messages of the answer."""
+        asked = reader.take(data)
+        if asked is None:
+            return []
+        self.welcomed = True
+        if asked.kind == "welcome":
+            return []
+        if asked.kind == "job":
+            reader.most_floats = asked.fields.size
+            if asked.fields.size > MOST_FLOATS:
+                raise ProtocolError(f"a job for models of {asked.fields.size} numbers")
         try:
-            answer = await loop.run_in_executor(self._executor, self._answered, frame)
+            return self._answered(asked)
         except Exception as error:  # whatever a trainer has to say; the server must learn it
-            logger.exception("%.20r failed", frame.kind)
-            answer = encoded("failed", task=frame.header.get("task"), message=_told(error))
-        with contextlib.suppress(OSError):  # the reader notices it too
-            await channel.send(answer)
+            logger.exception("%s failed", asked.kind)
+            return written(Said(task=asked.task, failed={"message": _told(error)}))
 
-    def _answered(self, frame: Frame) -> bytes:
-        """Do what a frame asks for; this runs in the executor's thread."""
-        if frame.kind == "job":
-            job = frame.header["job"]
-            if self._trainer is None or job != self._job:
+    def _answered(self, asked: Received) -> list[bytes]:
+        if asked.kind == "job":
+            if self._trainer is None or asked.fields.json != self._job:
                 self._trainer = None  # before the next: two may not fit into memory
-                self._trainer = self._prepare(job)
-                self._job = job
-            return encoded("ready", task=frame.header["task"], samples=self._trainer.samples)
-        assert self._trainer is not None
-        do = counted if frame.kind == "evaluate" else trained
-        return do(self._trainer, frame)
+                self._trainer = self._prepare(json.loads(asked.fields.json))
+                self._job = asked.fields.json
+            return written(Said(task=asked.task, ready={"samples": self._trainer.samples}))
+        if self._trainer is None:
+            raise InputError("a job must come before what is to be done for it")
+        do = counted if asked.kind == "evaluate" else trained
+        return do(self._trainer, asked)
 
-    def _stop_if_refused(self, error: BaseException) -> None:
-        if refused_for_good(error) or self._turned_away == TURNED_AWAY:
+    def _take_its_time(self, data: bytes) -> None:
+        if self._pace is not None:
+            time.sleep(len(data) / self._pace.down)
+
+    def _sent(self, said: SimpleQueue[bytes | None]) -> Iterator[bytes]:
+        """Hand over what is to be sent, each when the last is on its way."""
+        for data in iter(said.get, None):
+            if self._pace is not None:
+                time.sleep(len(data) / self._pace.up)
+            yield data
+
+    def _stop_if_refused(self, call: grpc.Call, *, encrypted: bool) -> None:
+        code, details = call.code(), str(call.details())
+        if code is grpc.StatusCode.PERMISSION_DENIED:
             raise InputError(
-                f"certificates must be accepted by both sides: {error}; "
+                f"name must be one that the server expects, got '{self._name}': "
+                f"{details!r:.200}; ask for the right name and certificate"
+            )
+        if self.welcomed:
+            self._turned_away = 0
+        elif encrypted and any(word in details for word in HUNG_UP):
+            self._turned_away += 1
+        if self._turned_away == TURNED_AWAY or any(word in details for word in CERTIFICATE_WORDS):
+            raise InputError(
+                f"certificates must be accepted by both sides: {details!r:.300}; "
                 "make them together with: fedpace lab certs"
-            ) from error
+            )
 
 
-def _size(frame: Frame) -> int:
-    """Return how many numbers the models of a job have, or say that this is none."""
-    size = frame.header.get("size")
-    if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= MOST_FLOATS:
-        raise FrameError(f"a job for models of {size!r:.40} numbers")
-    return size
+def opened(
+    host: str, port: int, tls: Certificates | None, options: Sequence[tuple[str, int]] = OPTIONS
+) -> grpc.Channel:
+    """Return a channel to a server; it connects when it is first used."""
+    address = target(host, port)
+    if tls is None:
+        return grpc.insecure_channel(address, options)
+    return grpc.secure_channel(address, tls.for_device, options)
 
 
 def _told(error: Exception) -> str:
@@ -219,10 +227,3 @@ def _told(error: Exception) -> str:
     if isinstance(error, InputError):
         return str(error)[:MESSAGE]
     return f"{type(error).__name__}; the device has written down the rest"
-
-
-async def _beat(channel: Channel) -> None:
-    """Give signs of life also while a long model is being received, and no ping gets through."""
-    while True:
-        await asyncio.sleep(BEAT)
-        await channel.send(PONG)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-import ssl
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from fedpace.errors import InputError
 from fedpace.network.connection import Question, Response, Tell
+from fedpace.network.listening import LEAVE, listen
 from fedpace.network.lobby import Lobby
-from fedpace.network.tls import check_private
-from fedpace.network.wire import Floats, Frame
+from fedpace.network.tls import Certificates, check_private
+from fedpace.network.wire import LONGEST, Floats, Received
 from fedpace.remote.screening import verdict
 
 logger = logging.getLogger(__name__)
@@ -31,12 +31,12 @@ class DeviceServer:
         Of the devices that are let in; client i is the i-th.
     host, port : str, int
         Where to listen; port 0 takes a free one, see `address`.
-    tls, insecure : ssl.SSLContext, bool, optional
-        See `fedpace.network.tls.server_context`; needed unless the host is a loopback address, or
-        plain connections from other machines are allowed.
+    tls, insecure : Certificates, bool, optional
+        See `fedpace.network.tls.Certificates.read`; needed unless the host is a loopback address,
+        or plain connections from other machines are allowed.
     heartbeat, silence : float > 0
-        Seconds between signs of life that are asked for, and without any after which a device
-        is taken for gone; over a question it may be silent until the deadline.
+        Seconds without a sign of life after which one is asked for, and after which a device is
+        taken for gone.
 
     Attributes
     ----------
@@ -50,10 +50,10 @@ class DeviceServer:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        tls: ssl.SSLContext | None = None,
+        tls: Certificates | None = None,
         insecure: bool = False,
         heartbeat: float = 5.0,
-        silence: float = 30.0,
+        silence: float = 60.0,
     ) -> None:
         check_private(host, tls, insecure=insecure)
         if not names or len(set(names)) != len(names):
@@ -67,15 +67,20 @@ class DeviceServer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="devices", daemon=True)
         self._thread.start()
-        listening = self._lobby.listen(host, port, tls, heartbeat=heartbeat, silence=silence)
+        listening = listen(
+            self._lobby.welcome,
+            host,
+            port,
+            tls,
+            devices=len(names),
+            heartbeat=heartbeat,
+            silence=silence,
+        )
         try:
-            self.address = self._in_loop(listening)
-        except OSError as error:
+            self._listening, self.address = self._in_loop(listening)
+        except BaseException:
             self._stop()
-            raise InputError(
-                f"address must be free to listen on, got {host}:{port}: {error.strerror}; "
-                "choose another"
-            ) from None
+            raise
 
     def __enter__(self) -> DeviceServer:
         return self
@@ -100,21 +105,36 @@ class DeviceServer:
         connections = self._lobby.connections.copy()
         return sorted(i for i, each in connections.items() if each.prepared is None)
 
-    def away_for(self, seconds: float) -> bool:
-        """Return whether all who are not connected have been away for `seconds`, or never came."""
-        now, connections = time.monotonic(), self._lobby.connections.copy()
-        since = self._lobby.away_since.items()
-        return all(client in connections or now - left >= seconds for client, left in since)
+    def waited_for(self, grace: float) -> list[int]:
+        """Return the clients that may still become ready, and are worth waiting for.
+
+        That is whoever left less than `grace` seconds ago, and whoever is preparing: at least for
+        as long, and for up to ten times as long as the slowest of the others took.
+        """
+        connections, awaited = self._lobby.connections.copy(), self._lobby.awaited
+        there = {client: each.prepared for client, each in connections.items()}
+        return [
+            client
+            for client in range(len(self.names))
+            if there.get(client) is None
+            and not awaited.is_over(client, there=client in there, grace=grace)
+        ]
 
     def give(
-        self, job: dict[str, Any], *, floats: int, accept: Callable[[int, Frame], bool]
+        self, job: dict[str, Any], *, floats: int, accept: Callable[[int, Received], bool]
     ) -> None:
         """Send a job to all devices, now or when they join.
 
         `floats` is the length of the models that will be sent, `accept` looks at the answer of
         each and says whether it may take part; it is called in the server's thread.
         """
-        self._in_loop(self._lobby.give(job, floats, accept))
+        text = json.dumps(job, separators=(",", ":"), allow_nan=False)
+        if len(text.encode()) > LONGEST // 2:
+            raise InputError(
+                f"job must be at most {LONGEST // 2} bytes as JSON, got {len(text.encode())}; "
+                "let devices read large things from files"
+            )
+        self._in_loop(self._lobby.give(text, floats, accept))
 
     def ask(
         self,
@@ -156,8 +176,13 @@ class DeviceServer:
     def close(self, *, goodbye: bool = True) -> None:
         """Stop listening; with `goodbye` devices end, else they wait for the next server."""
         if not self._closed:
-            self._in_loop(self._lobby.end(goodbye=goodbye))
+            self._in_loop(self._end(goodbye=goodbye))
             self._stop()
+
+    async def _end(self, *, goodbye: bool) -> None:
+        if goodbye:
+            await self._lobby.end()
+        await self._listening.stop(LEAVE if goodbye else None)
 
     def _stop(self) -> None:
         self._closed = True

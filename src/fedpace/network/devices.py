@@ -102,8 +102,9 @@ class Devices:
         """Send the job to every device, and wait until all have answered with their counts.
 
         Those who join later get it then. Once `least` are ready, whoever has been away for `grace`
-        seconds is not waited for; a device that has joined is, while it prepares. Those who are
-        missing then count as if they held as many samples as the mean device.
+        seconds is not waited for; a device that has joined is, while it prepares, for as long and
+        for up to ten times as long as the slowest of the others took. Those who are missing then
+        count as if they held as many samples as the mean device.
 
         Parameters
         ----------
@@ -135,7 +136,7 @@ class Devices:
         self._server.give(
             job,
             floats=self._model.size,
-            accept=lambda client, frame: screen.count(client, frame.header.get("samples")),
+            accept=lambda client, answer: screen.count(client, answer.fields.samples),
         )
         self._attendance.wait_for_all()
         self._attendance.waited = 0.0  # training has not begun
@@ -246,7 +247,7 @@ class Devices:
         """Return the late updates of tasks that nobody has done since, each once."""
         self._learn_from_the_late()
         late, self._late = self._late, []
-        now = [each for each in late if each.frame.header.get("task") == self._asked[each.client]]
+        now = [each for each in late if each.answer.task == self._asked[each.client]]
         return [each._replace(problem="") for each in now]
 
     def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:
@@ -279,7 +280,7 @@ class Devices:
 
     def _learn_from_the_late(self) -> None:
         for response in self._server.late():
-            evaluated = response.frame.kind == "counts"
+            evaluated = response.answer.kind == "counts"
             deadlines = self._evaluations if evaluated else self._deadlines
             deadlines.observe(response.client, response.seconds)
             if not evaluated and response.client in self._asked:

@@ -6,9 +6,6 @@ from pathlib import Path
 
 from fedpace.checks import positive_count
 from fedpace.errors import InputError
-from fedpace.network.device import serve
-from fedpace.network.tls import client_context
-from fedpace.network.wire import Pace
 
 # A Linux bridge has 1024 ports; three digits fit into the name of an interface.
 MOST_DEVICES = 1000
@@ -36,7 +33,9 @@ def join(
         Bytes per second, down and up, that the device keeps to by itself, and seconds without any
         server after which to give up.
     """
+    from fedpace.network.device import Pace, serve
     from fedpace.network.shard import OwnShard
+    from fedpace.network.tls import Certificates
 
     host, port = parsed_address(address)
     serve(
@@ -44,7 +43,7 @@ def join(
         port,
         name,
         OwnShard(name, shards),
-        tls=None if certs is None else client_context(certs, name),
+        tls=None if certs is None else Certificates.read(certs, name),
         pace=None if pace is None else Pace(up=pace, down=pace),
         patience=patience,
     )

@@ -69,34 +69,34 @@ class Screen:
         return [each for each in map(self._update, came) if each is not None]
 
     def _said(self, response: Response) -> Said:
-        header, floats = response.frame.header, response.frame.floats
+        said, floats = response.answer.fields, response.answer.floats
         fits = floats.shape == (self._length,)
         return Said(
             response.client,
             floats.astype(np.float64) if fits else None,
-            header.get("grad_norm"),
-            header.get("loss"),
+            said.grad_norm,
+            _loss_in(response),
             response.seconds,
         )
 
     def _update(self, response: Response) -> Accepted | None:
-        header, client = response.frame.header, response.client
+        said, client = response.answer.fields, response.client
         reason = "update"
         try:
-            update = self._border.update(client, response.frame.floats, length=self._length)
+            update = self._border.update(client, response.answer.floats, length=self._length)
             reason = "gradient norm"
             length = float(np.linalg.norm(update))
-            grad_norm = self._border.grad_norm(client, header.get("grad_norm"), length)
+            grad_norm = self._border.grad_norm(client, said.grad_norm, length)
             reason = "loss"
             loss = self._loss(response)
             reason = "seconds"
-            computing = finite("the time of computing", header.get("computing_seconds"))
+            computing = finite("the time of computing", said.computing_seconds)
         except BadReplyError as error:
             self._refuse(client, reason, str(error))
             self._border.forget(client)
             return None
-        if grad_norm != header["grad_norm"]:
-            self._refuse(client, "gradient norm bounded", f"{header['grad_norm']:g}")
+        if grad_norm != said.grad_norm:
+            self._refuse(client, "gradient norm bounded", f"{said.grad_norm:g}")
         seconds = self._border.took(client, response.seconds)
         if seconds != response.seconds:
             self._refuse(client, "time bounded", f"{response.seconds:.3g} s")
@@ -110,7 +110,7 @@ class Screen:
             loss,
             min(max(computing, 0.0), response.seconds),
             response.bytes_down,
-            response.frame.length,
+            response.answer.length,
         )
 
     def evaluation(
@@ -122,12 +122,12 @@ class Screen:
         without them, the slow would hardly ever count.
         """
         came = [response for response in responses if not response.problem]
-        losses = [response.frame.header.get("loss") for response in came]
+        losses = [_loss_in(response) for response in came]
         if came and 2 * losses.count(None) > len(came):
             return Evaluation(math.nan, math.nan)
         for response in came:  # all are known before any is judged by the others'
             with contextlib.suppress(BadReplyError):
-                self._border.loss(response.client, response.frame.header.get("loss"))
+                self._border.loss(response.client, _loss_in(response))
         shares = {each.client: share for each in came if (share := self._share(each)) is not None}
         if not shares:
             return None
@@ -142,11 +142,11 @@ class Screen:
         return Evaluation(float((samples / samples.sum()) @ means), float(accuracy))
 
     def _share(self, response: Response) -> Counted | None:
-        header, client = response.frame.header, response.client
+        said, client = response.answer.fields, response.client
         try:
             loss = self._loss(response)
-            held_out = whole("what is held out", header.get("held_out"))
-            correct = whole("what is right", header.get("correct"))
+            held_out = whole("what is held out", said.held_out)
+            correct = whole("what is right", said.correct)
             if correct > held_out or held_out != self._held_out.get(client, held_out):
                 raise BadReplyError(f"{correct} right of {held_out} held out")
         except BadReplyError as error:
@@ -174,8 +174,14 @@ class Screen:
         return bounded
 
     def _loss(self, response: Response) -> float:
-        said: Any = response.frame.header.get("loss")
+        said = _loss_in(response)
         loss = self._border.loss(response.client, said)
-        if loss != float(said):
+        if loss != said:
             self._refuse(response.client, "loss bounded", f"{said:g}")
         return loss
+
+
+def _loss_in(response: Response) -> float | None:
+    """Return the loss that an answer names, if it names a finite one."""
+    loss: float = response.answer.fields.loss
+    return loss if response.answer.fields.HasField("loss") and math.isfinite(loss) else None

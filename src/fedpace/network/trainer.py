@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from fedpace.checks import FloatArray
-from fedpace.network.wire import Frame, encoded
+from fedpace.network.devices_pb2 import Said
+from fedpace.network.wire import Received, written
 from fedpace.rounds.local import Counted
 
 
@@ -32,34 +33,30 @@ class Trainer(Protocol):
         """Return the mean training loss, and how many of those held out are right."""
 
 
-def trained(trainer: Trainer, frame: Frame) -> bytes:
-    """Train from the model in the frame; return the answer to send."""
-    header = frame.header
-    parameters = frame.floats.astype(np.float64)
+def trained(trainer: Trainer, asked: Received) -> list[bytes]:
+    """Train from the model that was sent; return the messages of the answer."""
+    parameters = asked.floats.astype(np.float64)
     start = time.perf_counter()
     loss = trainer.loss(parameters)
     update, grad_norm = trainer.train(
-        parameters, round_index=header["round"], learning_rate=header["learning_rate"]
+        parameters, round_index=asked.fields.round, learning_rate=asked.fields.learning_rate
     )
     with np.errstate(over="ignore"):  # a diverging update is refused by the server
         floats = update.astype(np.float32)
-    return encoded(
-        "update",
-        floats,
-        task=header["task"],
-        computing_seconds=time.perf_counter() - start,
-        grad_norm=_plain(grad_norm),
-        loss=_plain(loss),
-    )
+    said = {
+        "computing_seconds": time.perf_counter() - start,
+        "grad_norm": float(grad_norm),
+        "loss": _finite(loss),
+    }
+    return written(Said(task=asked.task, update=said), floats)
 
 
-def counted(trainer: Trainer, frame: Frame) -> bytes:
-    """Evaluate the model in the frame; return the answer to send."""
-    counts = trainer.evaluate(frame.floats.astype(np.float64))
-    said = counts._asdict() | {"loss": _plain(counts.loss)}
-    return encoded("counts", task=frame.header["task"], **said)
+def counted(trainer: Trainer, asked: Received) -> list[bytes]:
+    """Evaluate the model that was sent; return the messages of the answer."""
+    counts = trainer.evaluate(asked.floats.astype(np.float64))
+    said = counts._asdict() | {"loss": _finite(counts.loss)}
+    return written(Said(task=asked.task, counts=said))
 
 
-def _plain(value: float) -> float | None:
-    """Return a number that JSON has, or None."""
+def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None

@@ -1,191 +1,97 @@
-"""Frames: the length of a header, a JSON header, raw numbers. Nothing in them is executed."""
+"""The messages of devices.proto: numbers in parts, and what is accepted of them."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import struct
-import time
 from typing import Any, NamedTuple
 
 import numpy as np
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
+
+from fedpace.network.devices_pb2 import Asked, Said
 
 Floats = NDArray[np.float32]
 
 NO_FLOATS: Floats = np.empty(0, dtype=np.float32)
-# What a device says beside its update fits easily; what it is told includes a whole study.
-SHORT_HEADER = 4 << 10
-LONG_HEADER = 1 << 20
-MOST_DIGITS = 19
-# Bytes read at a time: each piece is a sign of life, however slow the line.
-PIECE = 64 << 10
-LENGTH = struct.Struct("!I")
+METHOD = "/fedpace.v1.Devices/Attend"
+# Bytes of numbers in a message, and of a whole one: what is longer is refused unread.
+PART = 1 << 20
+LONGEST = PART + (64 << 10)
+# Both sides: what is compressed may be a thousand times as long as it seems, so nothing is.
+PLAIN_MESSAGES = [
+    ("grpc.max_receive_message_length", LONGEST),
+    ("grpc.max_send_message_length", LONGEST),
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+    ("grpc.per_message_decompression", 0),
+]
 
 
-class FrameError(Exception):
-    """What came is no frame, or one that is too long; the connection is of no use any more."""
+class ProtocolError(Exception):
+    """What came is not in devices.proto, or too much; the connection is of no use any more."""
 
 
-class Frame(NamedTuple):
-    """A header with a `kind`, and numbers; `length` counts the bytes that crossed the wire."""
+class Received(NamedTuple):
+    """A whole message: its kind and fields, its numbers, and the bytes that crossed the wire."""
 
-    header: dict[str, Any]
+    kind: str = ""
+    task: int = 0
+    fields: Any = None
     floats: Floats = NO_FLOATS
     length: int = 0
 
-    @property
-    def kind(self) -> str:
-        """What the frame is."""
-        return str(self.header["kind"])
 
+def written(message: Asked | Said, floats: Floats = NO_FLOATS) -> list[bytes]:
+    """Return the bytes of a message, and before them those of the parts that do not fit into it.
 
-class Pace(NamedTuple):
-    """How fast a device is let send and receive, in bytes per second."""
-
-    up: float
-    down: float
-
-
-def encoded(kind: str, floats: Floats = NO_FLOATS, **fields: Any) -> bytes:
-    """Return the bytes of a frame.
-
-    >>> frame = encoded("pong")
-    >>> len(frame), frame[4:].decode()
-    (48, '{"kind":"pong","dtype":"float32","floats":0}')
+    >>> [len(part) for part in written(Said(task=1, update={"loss": 0.5}), np.zeros(300_000))]
+    [1048584, 151443]
     """
-    header = {"kind": kind, **fields, "dtype": "float32", "floats": floats.size}
-    text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
-    return LENGTH.pack(len(text)) + text + floats.astype("<f4").tobytes()
+    data = floats.astype("<f4").tobytes()
+    first = list(range(0, max(len(data), 1), PART))
+    kind = message.WhichOneof("kind")
+    if data:
+        getattr(message, kind).numbers = data[first[-1] :]
+    ahead = [type(message)(part={"numbers": data[i : i + PART]}) for i in first[:-1]]
+    return [each.SerializeToString() for each in (*ahead, message)]
 
 
-class Channel:
-    """Send and receive frames over one connection, and know when the other side was last heard.
+class Reader:
+    """Put messages of one kind, `Asked` or `Said`, together; `most_floats` limits their numbers."""
 
-    `most_floats` limits what a frame may bring: a longer one is refused by its header, before
-    any memory is taken for it. More than `silence` seconds without a byte are an error.
-    """
-
-    def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        *,
-        longest_header: int = SHORT_HEADER,
-        silence: float | None = None,
-        pace: Pace | None = None,
-    ) -> None:
+    def __init__(self, kind: type[Asked] | type[Said]) -> None:
         self.most_floats = 0
-        self.heard = time.monotonic()
-        self._reader, self._writer = reader, writer
-        self._longest_header, self._silence = longest_header, silence
-        self._sending = asyncio.Lock()  # frames must not mingle
-        self._up = _Bucket(pace.up) if pace else None
-        self._down = _Bucket(pace.down) if pace else None
+        self._kind = kind
+        self._parts: list[bytes] = []
+        self._length = 0
 
-    def post(self, frame: bytes) -> None:
-        """Hand a frame over for sending, without waiting."""
-        if not self._writer.is_closing():
-            self._writer.write(frame)
-
-    async def send(self, frame: bytes) -> None:
-        """Send a frame at the channel's pace."""
-        async with self._sending:
-            size = len(frame) if self._up is None else self._up.piece
-            for first in range(0, len(frame), size):
-                piece = frame[first : first + size]
-                if self._up is not None:
-                    await self._up.take(len(piece))
-                self._writer.write(piece)
-            await self._writer.drain()
-
-    async def receive(self) -> Frame:
-        """Return the next frame.
+    def take(self, data: bytes) -> Received | None:
+        """Return the message that these bytes complete, or None after a part.
 
         Raises
         ------
-        FrameError
-            If the frame is malformed or longer than allowed.
-        OSError
-            If the other side is gone, or silent for too long.
+        ProtocolError
+            If they are no message, or one with too many numbers.
         """
-        (length,) = LENGTH.unpack(await self._exactly(LENGTH.size))
-        if length > self._longest_header:
-            raise FrameError(f"a header of {length} bytes, more than {self._longest_header}")
-        header = _header(await self._exactly(length))
-        count = header["floats"]
-        if count > self.most_floats:
-            raise FrameError(f"{count} numbers, where at most {self.most_floats} are expected")
-        floats = np.frombuffer(await self._exactly(4 * count), "<f4") if count else NO_FLOATS
-        return Frame(header, floats, LENGTH.size + length + 4 * count)
-
-    @property
-    def is_encrypted(self) -> bool:
-        """Whether the connection is one over TLS."""
-        return self._writer.get_extra_info("ssl_object") is not None
-
-    @property
-    def certificate(self) -> dict[str, Any] | None:
-        """The other side's certificate, as `getpeercert` gives it."""
-        certificate: dict[str, Any] | None = self._writer.get_extra_info("peercert")
-        return certificate
-
-    async def closed(self) -> None:
-        """Close the connection, and wait until what was sent is out."""
-        self._writer.close()
-        await self._writer.wait_closed()
-
-    def abort(self) -> None:
-        """Close the connection at once."""
-        self._writer.transport.abort()
-
-    async def _exactly(self, count: int) -> bytearray:
-        data = bytearray(count)
-        filled = 0
-        while filled < count:
-            most = PIECE if self._down is None else self._down.piece
-            async with asyncio.timeout(self._silence):
-                piece = await self._reader.read(min(most, count - filled))
-            if not piece:
-                raise ConnectionResetError("the other side closed the connection")
-            data[filled : filled + len(piece)] = piece
-            filled += len(piece)
-            self.heard = time.monotonic()
-            if self._down is not None:
-                await self._down.take(len(piece))
-        return data
-
-
-class _Bucket:
-    """Let `rate` bytes pass per second, in pieces of a fiftieth of a second."""
-
-    def __init__(self, rate: float) -> None:
-        self._rate = rate
-        self._free = 0.0
-        self.piece = max(256, min(PIECE, int(rate / 50)))
-
-    async def take(self, count: int) -> None:
-        now = time.monotonic()
-        self._free = max(now, self._free) + count / self._rate
-        await asyncio.sleep(self._free - now)
-
-
-def _integer(digits: str) -> int:
-    if len(digits.removeprefix("-")) > MOST_DIGITS:  # more would not even fit into a float
-        raise ValueError
-    return int(digits)
-
-
-def _header(data: bytearray) -> dict[str, Any]:
-    try:
-        header = json.loads(data, parse_int=_integer)
-    except (ValueError, RecursionError):
-        raise FrameError("a header that is no JSON") from None
-    if not isinstance(header, dict) or not isinstance(header.get("kind"), str):
-        raise FrameError("a header without a kind")
-    count = header.get("floats")
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise FrameError(f"a header with {count!r:.40} numbers")
-    if header.get("dtype") != "float32":
-        raise FrameError(f"numbers of type {header.get('dtype')!r:.40}, not float32")
-    return header
+        try:
+            message = self._kind.FromString(data)
+        except DecodeError:
+            raise ProtocolError("bytes that are no message") from None
+        kind = message.WhichOneof("kind")
+        if kind is None:
+            raise ProtocolError("a message without a kind")
+        fields = getattr(message, kind)
+        self._length += len(data)
+        self._parts.append(getattr(fields, "numbers", b""))
+        if kind == "part" and len(self._parts[-1]) != PART:  # else there may be any number of them
+            raise ProtocolError(f"a part of {len(self._parts[-1])} bytes, not {PART}")
+        if (count := sum(map(len, self._parts))) > 4 * self.most_floats:
+            allowed = f"at most {self.most_floats} are expected"
+            raise ProtocolError(f"{count} bytes of numbers, where {allowed}")
+        if kind == "part":
+            return None
+        if count % 4:
+            raise ProtocolError(f"{count} bytes of numbers, of which each has four")
+        floats = np.frombuffer(b"".join(self._parts), "<f4") if count else NO_FLOATS
+        received = Received(kind, message.task, fields, floats, self._length)
+        self._parts, self._length = [], 0
+        return received
