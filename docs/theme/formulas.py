@@ -1,7 +1,7 @@
 """Typeset formulas: p_i and C^{K−1} in the text, and in blocks without a language.
 
-MkDocs calls `on_page_content`. Sources keep formulas as plain text, which reads well in an editor and
-in docstrings; a page shows indices and powers as such.
+MkDocs calls `on_page_content`. Sources keep formulas as plain text, which reads well in an editor
+and in docstrings; a page shows indices and powers as such.
 """
 
 import re
