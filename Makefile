@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup demo test coverage check static format proto bench flower-versions nvflare clean
+.PHONY: help setup demo test coverage check static format proto docs package bench flower-versions nvflare clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -36,7 +36,7 @@ static: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: static test  ## Format, lint, types, import contract, tests
+check: static docs test  ## Format, lint, types, import contract, site, tests
 
 format: $(VENV)/.dev  ## Format and sort imports
 	$(BIN)/ruff format .
@@ -44,6 +44,16 @@ format: $(VENV)/.dev  ## Format and sort imports
 
 proto: $(VENV)/.dev  ## Make the Python code of devices.proto anew
 	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. fedpace/network/devices.proto
+
+# Without its advertisement for another program.
+docs: $(VENV)/.docs  ## Build the site into site/; a broken link or an unknown name is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+package: $(VENV)/.docs  ## Build wheel and sdist into dist/, and try each in an empty environment
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --quiet
+	$(BIN)/twine check --strict dist/*
+	sh tests/package.sh
 
 bench: $(VENV)/.bench  ## Run the benchmarks; results with ratios in benchmarks/README.md
 	$(BIN)/python benchmarks/solvers.py
@@ -74,7 +84,7 @@ nvflare:  ## Run NVFlare's tests in an environment of their own, in .versions
 	.versions/nvflare/bin/python -m pytest -q -p no:cacheprovider tests/nvflare
 
 clean:  ## Remove the virtual environment and everything generated
-	rm -rf $(VENV) .versions demo dist .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .versions demo dist site .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(VENV)/.run: requirements/run.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -86,6 +96,10 @@ $(VENV)/.run: requirements/run.txt pyproject.toml
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.run
 	$(PIP) -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/.docs: requirements/docs.txt $(VENV)/.run
+	$(PIP) -r requirements/docs.txt
 	@touch $@
 
 $(VENV)/.bench: requirements/bench.txt $(VENV)/.run

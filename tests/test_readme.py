@@ -1,43 +1,15 @@
 """Every example in README.md and docs/ runs, in the order in which it stands."""
 
 import os
-import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-FENCE = re.compile(r"^( *)```([\w-]+)?[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
-
-
-class Block(NamedTuple):
-    language: str
-    text: str
-    line: int
-
-
-def blocks(page: str) -> Iterator[Block]:
-    for found in FENCE.finditer(page):
-        line = page.count("\n", 0, found.start()) + 1
-        yield Block(found[2] or "", textwrap.dedent(found[3]), line)
-
-
-def commands(text: str) -> Iterator[tuple[str, int]]:
-    """Yield the command lines for fedpace, and the exit status they are shown to have."""
-    lines = text.replace("\\\n", " ").splitlines()
-    prompted = any(line.startswith("$ ") for line in lines)
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
-        if prompted and not line.startswith("$ "):
-            continue
-        command = line.removeprefix("$ ")
-        if command.split()[:1] == ["fedpace"]:
-            yield command, 2 if following.startswith("fedpace: ") else 0
+from tests.pages import PAGES, ROOT, Block, blocks, commands
 
 
 def run_command(command: str, status: int) -> None:
@@ -49,14 +21,16 @@ def run_command(command: str, status: int) -> None:
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_example_on_the_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page.read_text(encoding="utf-8")):
-        if block.language == "python":
+        if block.file:
+            Path(block.file).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
             # Blank lines in front make a traceback point into the page.
             exec(compile("\n" * block.line + block.text, str(page), "exec"), namespace)
         elif block.language in ("console", "sh"):
@@ -92,10 +66,14 @@ def test_blocks_and_commands_are_found_as_they_are_written() -> None:
         pip install fedpace
         fedpace plan b.csv
         ```
+        ```toml title="a.toml"
+        k = 1
+        ```
         """
     )
-    python, console, plain, shell = blocks(page)
+    python, console, plain, shell, file = blocks(page)
     assert python == Block("python", "x = 1\n", 2)
     assert list(commands(console.text)) == [("fedpace solve a.csv      -k 3  # comment", 2)]
     assert plain.language == ""
     assert list(commands(shell.text)) == [("fedpace plan b.csv", 0)]
+    assert (file.text, file.file) == ("k = 1\n", "a.toml")
