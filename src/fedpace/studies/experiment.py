@@ -68,9 +68,11 @@ SCHEDULES: dict[str, Callable[..., schedules.Schedule]] = {
 }
 
 
-def run_one(study: Study, scheme: str, seed: int) -> Outcome:
+def run_one(
+    study: Study, scheme: str, seed: int, *, watch: Callable[[Row], object] | None = None
+) -> Outcome:
     """Run one scheme with one seed; the same arguments give the same numbers anywhere."""
-    return run_with(simulator(study, seed), study, scheme, seed)
+    return run_with(simulator(study, seed), study, scheme, seed, watch=watch)
 
 
 def run_with(
