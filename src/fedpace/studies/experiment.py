@@ -250,7 +250,7 @@ def split(study: Study, seed: int) -> Split:
     if isinstance(section, SyntheticSection):
         shape = section.model_dump(include={"alpha", "beta", "features", "classes", "test_share"})
         return synthetic(sizes, rng, **shape)
-    pool = load_pool(section.kind)
+    pool = load_pool(section.kind, official=section.official)
     return image_split(
         standardised(pool) if section.pixels == "standard" else pool,
         sizes,
