@@ -110,3 +110,18 @@ def test_a_script_needs_no_guard_and_may_define_anything(tmp_path: Path) -> None
     )
     assert done.stdout.splitlines()[-1] == "2"
     assert done.stdout.count("Page:") == 1
+
+
+def test_rounds_are_watched_logged_and_served(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tensorboardX", reason="needs pip install 'fedpace[tensorboard]'")
+    seen: list[tuple[str, int, int]] = []
+    compared(
+        tmp_path, seeds=1, log="tensorboard", live=True,
+        watch=lambda job, row: seen.append((job.scheme, job.seed, row.round)),
+    )  # fmt: skip
+    rounds = (1, 2, 3, 4)
+    assert sorted(seen) == [(scheme, 0, at) for scheme in ("pace", "uniform") for at in rounds]
+    assert len(list((tmp_path / "logs" / "tensorboard").iterdir())) == 2
+    assert "live page: http://127.0.0.1:" in capsys.readouterr().err

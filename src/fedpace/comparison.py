@@ -6,6 +6,7 @@ import hashlib
 import sys
 import webbrowser
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
@@ -17,13 +18,18 @@ from fedpace.checks import shown
 from fedpace.data.shards import Split
 from fedpace.errors import InputError, nearest
 from fedpace.lookup import GIVEN, fingerprint, give, label
+from fedpace.report.live import Live
 from fedpace.report.written import Report
+from fedpace.rounds.rows import Row
+from fedpace.studies.loggers import loggers
 from fedpace.studies.own import model_for, split_of
+from fedpace.studies.processes import Job
 from fedpace.studies.record import write_record
 from fedpace.studies.runner import Standing, checked_jobs, run_study
 from fedpace.studies.saving import write_models
 from fedpace.studies.store import Store, StoredRun, run_key
 from fedpace.studies.study import validated
+from fedpace.studies.watching import Watchers
 
 # Rounds after which a run ends where nobody says, and has not reached its target.
 MOST_ROUNDS = 500
@@ -86,6 +92,9 @@ def compare(
     save: bool = False,
     show: bool = False,
     progress: Callable[[Standing], object] | None = None,
+    watch: Callable[[Job, Row], object] | None = None,
+    log: Sequence[str] | str = (),
+    live: bool = False,
     **settings: Any,
 ) -> Comparison:
     """Train your model on your clients by several schemes, and report the time to the target.
@@ -121,6 +130,12 @@ def compare(
         Write the trained models to out/models; open the page in the browser.
     progress : function of a Standing, optional
         Is told how many runs are done; by default a terminal shows it.
+    watch : function of a Job and a Row, optional
+        Sees every round of every run as soon as it is over: `job.scheme`, `job.seed`, `row.loss`.
+    log : names
+        Loggers that every round is written to, in out/logs: tensorboard, mlflow, wandb.
+    live : bool
+        Serve the page on this machine while runs are done, and say where.
     **settings
         k=10, local_steps=50, batch=24, schedule="inverse:0.1", optimiser="sgd", proximal=0,
         weight_decay=0, clip, server="auto", rounds=500, seconds, noise=0, known=True, max_weight,
@@ -144,10 +159,21 @@ def compare(
     folder = Path(out)
     jobs = checked_jobs(study, names, numbers)
     write_record(folder, study, names, numbers)
-    done = run_study(
-        study, names, numbers, folder, jobs=jobs, processes=processes, scheduler=scheduler,
-        save=save, progress=progress or _told, warn=_say,
-    )  # fmt: skip
+    show_standing = [progress or _told]
+    with ExitStack() as stack:
+        logs = [log] if isinstance(log, str) else log
+        watchers: list[Any] = [stack.enter_context(e) for e in loggers(logs, study, folder)]
+        if live:
+            watchers.append(served := stack.enter_context(Live(folder, _say)))
+            served.of(study)
+            show_standing.append(served.standing)
+            _say(f"live page: {served.url}")
+        watcher = Watchers(*watchers, call=[watch] if watch else [])
+        done = run_study(
+            study, names, numbers, folder, jobs=jobs, processes=processes, scheduler=scheduler,
+            save=save, progress=lambda now: [each(now) for each in show_standing], warn=_say,
+            watcher=watcher if watchers or watch else None,
+        )  # fmt: skip
     for failure in done.failures:
         _say(f"failed: {failure}")
     if not done.stored:

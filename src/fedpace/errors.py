@@ -1,8 +1,11 @@
 """What a caller can handle."""
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class InputError(ValueError):
@@ -15,6 +18,30 @@ class MissingExtraError(ImportError):
 
 class TooFewClientsError(RuntimeError):
     """Too few clients are there, and the limit for waiting is over; what was done is safe."""
+
+
+class UnknownNameError(InputError, KeyError):
+    """A name is not known; the message gives the nearest that is."""
+
+    __str__ = InputError.__str__
+
+
+class Named(dict[str, T]):
+    """Values by name; a name that is not known is answered with the nearest.
+
+    >>> Named("fruit", {"apple": 1})["aple"]
+    Traceback (most recent call last):
+    ...
+    fedpace.errors.UnknownNameError: fruit must be a known name, got 'aple'; did you mean 'apple'?
+    """
+
+    def __init__(self, what: str, values: Mapping[str, T]) -> None:
+        super().__init__(values)
+        self._what = what
+
+    def __missing__(self, name: object) -> T:
+        hint = nearest(str(name), self)
+        raise UnknownNameError(f"{self._what} must be a known name, got {name!r:.60}; {hint}")
 
 
 @contextmanager

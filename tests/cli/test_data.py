@@ -99,7 +99,7 @@ def test_show_reads_images_from_the_given_folder(folder: Path) -> None:
         (["few.toml", "--out", "x.xyz"], ["x.xyz: unknown kind of picture", ".png, .pdf or .svg"]),
         (["few.toml", "--out", "no/x.png"], ["no/x.png: there is no directory no; "]),
         (["few.toml", "--data", "no"], ["--data must be a directory, got 'no'; "]),
-        (["few.toml", "--set", "data.clients=0"], ["clients", "greater than or equal to 1"]),
+        (["few.toml", "--set", "data.clients=0"], ["clients", "at least 1"]),
         (["simulation-2"], ["train-images-idx3-ubyte.gz", "fedpace data fetch mnist"]),
     ],
     ids=str,

@@ -108,6 +108,17 @@ def test_the_file_of_probabilities_equals_the_library(fleet: Path, scheme: str) 
     assert columns["aggregation_weight"] == pytest.approx(weights, rel=1e-12)
 
 
+def test_a_loose_proof_names_the_closer_one_and_the_bound_is_put_in_its_place(fleet: Path) -> None:
+    loose = run("solve", "clients.csv", "-k", 7).stdout
+    assert "% above the global optimum" not in loose
+    assert "--certify proves how near it is" in loose
+    assert "Note: predicted times are those of a bound" in loose
+    close = run("solve", "clients.csv", "-k", 7, "--certify").stdout
+    assert "% above the global optimum" in close
+    assert "local optimum" not in close
+    assert "Note: predicted times are those of a bound" in run("plan", "clients.csv").stdout
+
+
 def test_tiers_are_shown_and_recorded(fleet: Path) -> None:
     args = ["solve", "clients.csv", "-k", "7", "--scheme", "optimal-tiers"]
     outcome = run(*args, "--plot", "q.png")
@@ -116,7 +127,8 @@ def test_tiers_are_shown_and_recorded(fleet: Path) -> None:
     design = fedpace.SCHEMES["optimal-tiers"](clients.profile, 7)
     assert isinstance(design, fedpace.Tiered)
     assert f"Tiers: {design.chances.size}" in outcome.stdout
-    assert "% above the global optimum" in outcome.stdout
+    assert "a local optimum" in outcome.stdout
+    assert "--certify" not in outcome.stdout  # which is for another scheme
     assert (fleet / "q.png").exists()
     record = strict_json(run(*args, "--json").stdout)
     assert record["tier"] == record["solution"]["tiers"] == design.tiers.tolist()

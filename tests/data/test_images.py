@@ -190,7 +190,9 @@ def test_digits_are_the_training_split(folder: Path) -> None:
     images = np.zeros((60_000, 28, 28), dtype=np.uint8)
     images[1, 0, 27] = 255
     write_split(folder / "mnist", "train", images, labels)
-    pool = load_pool("mnist")
+    with pytest.raises(InputError, match=r"must hold the labels of MNIST.*data\.official=false"):
+        load_pool("mnist")
+    pool = load_pool("mnist", official=False)
     assert pool.x.shape == (60_000, 784)
     assert pool.x.dtype == np.float32
     assert np.argwhere(pool.x == 1).tolist() == [[1, 27]]  # digits are not transposed

@@ -34,6 +34,7 @@ from tests.lab.labs import (
     write_setup,
 )
 from tests.network.fleet import free_port
+from tests.report.asking import asked, url_of
 
 RUN = ("--schemes", "uniform")
 
@@ -231,6 +232,28 @@ def test_two_servers_do_not_run_into_one_folder(tmp_path: Path) -> None:
     finally:
         first.kill()
         first.communicate()
+
+
+def test_a_page_tells_which_devices_a_run_waits_for(tmp_path: Path) -> None:
+    setup, port, runs = write_setup(tmp_path), free_port(), tmp_path / "runs"
+    listen = ("--listen", f"127.0.0.1:{port}", "--devices", 4, "--set", "stop.rounds=100000")
+    process = begin("run", setup, *RUN, *listen, "--out", runs, "--live")
+    url = url_of(process)
+    names = device_names(4)
+    awaited = ", ".join(names)
+    wait_until(lambda: [run["waits"] for run in asked(f"{url}now")["runs"]] == [awaited])
+    devices = [begin("join", f"127.0.0.1:{port}", "--name", name) for name in names]
+    try:
+        wait_until(lambda: (asked(f"{url}now")["runs"][0]["round"] or 0) >= 3)
+        assert asked(f"{url}now")["total"] == 1
+        process.send_signal(signal.SIGINT)
+        done = finished(process)
+        assert done.returncode == 130
+        assert "the same command continues from there" in done.stderr
+    finally:
+        for each in (process, *devices):
+            each.kill()
+            each.communicate()
 
 
 def test_down_of_nothing_is_no_error(tmp_path: Path) -> None:

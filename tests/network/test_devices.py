@@ -1,6 +1,7 @@
 """Devices over loopback, each a process that holds its own samples."""
 
 import subprocess
+import threading
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,25 @@ def test_sends_every_client_the_learning_rate(server: DeviceServer) -> None:
         Fake(server.address[1], client, noting(client))
     run(prepared(server), 0)
     assert rates == dict.fromkeys(range(N), 0.1)
+
+
+def test_names_whom_it_waits_for(server: DeviceServer) -> None:
+    silent = threading.Event()
+
+    def late(header: dict[str, Any]) -> bytes:
+        assert header["kind"] != "train" or silent.wait(30)
+        return honest(1, header)
+
+    waiting = Devices(server, MODEL, Seeds(SEED), least=N)
+    assert waiting.awaited == NAMES  # to join
+    for client in range(N):
+        Fake(server.address[1], client, late if client == 1 else None)
+    devices = prepared(server)
+    devices.submit(task(devices.initial(), range(N)))
+    until(lambda: devices.awaited == [NAMES[1]])
+    silent.set()
+    devices.collect()
+    assert devices.awaited == []
 
 
 def test_keeps_to_the_pace_that_a_device_sets_itself() -> None:

@@ -7,10 +7,8 @@ import html
 import io
 import json
 import re
-import shutil
 import sys
 import tomllib
-from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -33,16 +31,6 @@ from fedpace.studies.study import Study
 from .made import SCHEMES, START, made_run, small_study, store_real_runs
 from .measured_runs import measured_setup
 
-# Where Debian, Fedora and Google put it.
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-DRIVER = shutil.which("chromedriver")
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--window-size=1300,900",
-)  # fmt: skip
 # The column of the page, and the one of the CSV whose numbers it shows.
 SHOWN = {
     "time to loss 1.75, s": "seconds",
@@ -71,23 +59,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Summary]]
     path = folder / "report.html"
     path.write_text(page(summaries, sweeps, runs_in=folder, files_in=folder), encoding="utf-8")
     return path, summaries
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    if CHROMIUM is None or DRIVER is None:
-        pytest.skip("needs Chromium and its driver: apt-get install chromium chromium-driver")
-    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(executable_path=DRIVER))
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from fedpace.studies.experiment import run_one
 from fedpace.studies.experiment import simulator as build
 from fedpace.studies.processes import Job, Order
 from fedpace.studies.store import packed_run
+from fedpace.studies.watching import Watchers
 from tests.studies.clusters import Cluster, cluster
 from tests.studies.tiny import tiny_study
 
@@ -126,7 +127,9 @@ def test_a_run_that_fails_on_a_worker_does_not_end_the_others(
     study = tiny_study(tmp_path)
     jobs = iter([Job("uniform", seed) for seed in range(4)])
     order = Order.of(study, ["uniform"])
-    answers = list(run_spread(order, jobs, scheduler=workers.cluster.address, warn=print))
+    answers = list(
+        run_spread(order, jobs, scheduler=workers.cluster.address, warn=print, watcher=Watchers())
+    )
     assert [answer.problem for _, answer in answers] == [
         "PermissionError: [Errno 13] may not read this",
         "MemoryError: no room for the images",

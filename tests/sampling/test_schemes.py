@@ -163,3 +163,10 @@ def test_schemes_of_fedpace_and_ones_own_say_whether_counts_are_all_they_need() 
 def test_a_class_is_no_scheme() -> None:
     with pytest.raises(InputError, match=r"must be a function .*, got 'pathlib:Path', a type; "):
         scheme_named("pathlib:Path")
+
+
+def test_a_misspelt_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(InputError, match="got 'optimal'; did you mean 'optimal-m") as caught:
+        SCHEMES["optimal"]
+    assert isinstance(caught.value, KeyError)  # which a dictionary raises
+    assert SCHEMES.get("optimal") is None

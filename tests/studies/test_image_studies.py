@@ -17,6 +17,7 @@ from tests.data.idx_files import write_split
 from tests.studies.tiny import run_here, stored
 
 SMALL = [
+    "data.official=false",  # look-alikes will do
     "data.clients=8",
     "data.samples=400",
     "training.k=3",

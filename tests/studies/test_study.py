@@ -243,8 +243,14 @@ def test_the_setups_on_images_are_the_papers(
         ("data.kind=mnits", "'data.kind' is 'mnits'; did you mean 'mnist'?"),
         ("data.kind=none", "'data.kind' is missing; see the setups that come with fedpace"),
         ("data.alhpa=1", "'data.alhpa' is not a known field; did you mean 'alpha'?"),
-        ("data.alpha=-1", "'data.alpha' is -1; input should be greater than or equal to 0"),
-        ("data.pixels=unit", "'data.pixels' is not a known field; use one of: "),
+        ("data.alpha=-1", "'data.alpha' is -1, not at least 0; set data.alpha=0"),
+        (
+            "training.local_steps=0",
+            "'training.local_steps' is 0, not at least 1; set training.local_steps=1",
+        ),
+        ("training.schedule=0.1", "a rate needs a schedule; write constant:0.1"),
+        ("data.kind=own", "'data.alpha' does not go with data.kind = own; write a .toml with"),
+        ("data.pixels=unit", "'data.pixels' does not go with data.kind = synthetic; begin with"),
         ("model.kind=lenet5", "lenet5 takes images; set data.kind to mnist or emnist-lower"),
     ],
 )

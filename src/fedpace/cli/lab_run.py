@@ -20,9 +20,11 @@ from fedpace.cli import options, output
 from fedpace.errors import InputError
 from fedpace.estimation.policy import named
 from fedpace.rounds.limits import LARGEST_SHARE, checked_share
+from fedpace.studies.watching import Remaining
 
 if TYPE_CHECKING:
     from fedpace.network.measure import RunProgress
+    from fedpace.report.live import Live as LivePage
     from fedpace.rounds.rows import Row
     from fedpace.rounds.stopping import Stop
     from fedpace.studies.processes import Job
@@ -78,6 +80,8 @@ def lab_run_command(
     samples_file: Annotated[Path | None, SAMPLES] = None,
     largest_share: Annotated[float, SHARE] = LARGEST_SHARE,
     goodbye: Annotated[bool, GOODBYE] = False,
+    live: Annotated[bool, options.LIVE] = False,
+    log: Annotated[list[str] | None, options.LOG] = None,
 ) -> None:
     """Run a study on devices, and measure it. Interrupted, the same command continues."""
     options.need_lab()
@@ -104,10 +108,22 @@ def lab_run_command(
     server = DeviceServer(place.devices, host=place.host, port=place.port, tls=tls)
     done = False
     try:
-        with output.interruptible(out, study, jobs), _shown(study) as (progress, tell):
-            waiting = Waiting(least, patience)
+        with (
+            output.live_page(out, live) as page,
+            output.interruptible(out, study, jobs),
+            output.watched(study, out, page, log or ()) as watcher,
+            _shown(study, page) as (progress, tell),
+        ):
             run_on_devices(
-                study, jobs, out, server, waiting=waiting, trust=trust, progress=progress, say=tell
+                study,
+                jobs,
+                out,
+                server,
+                waiting=Waiting(least, patience),
+                trust=trust,
+                progress=progress,
+                say=tell,
+                watcher=watcher,
             )
         done = True
     finally:
@@ -115,6 +131,7 @@ def lab_run_command(
     for (client, reason), count in sorted(server.refusals.items()):
         output.say(f"{server.names[client]}: {verdict(reason)} {count} times")
     output.print_runs(out, study, jobs)
+    output.print_logs(out, log or ())
     output.print_written(write_times(study, jobs, out, len(place.devices)))
     output.print_next(out)
 
@@ -169,17 +186,35 @@ def _study(setup: str, overrides: list[str], place: _Place, **network: object) -
 
 
 @contextmanager
-def _shown(study: Study) -> Iterator[tuple[Callable[[RunProgress], None], output.Say]]:
+def _shown(
+    study: Study, page: LivePage | None
+) -> Iterator[tuple[Callable[[RunProgress], None], output.Say]]:
     """Return how to show the standing, and how to say something beside it."""
     from fedpace.studies.experiment import stopping
 
     console = Console(stderr=True)
     rounds = _Rounds(stopping(study))
-    if not console.is_terminal:
-        yield rounds.print_sometimes, output.say
-        return
     with Live(console=console, refresh_per_second=4, transient=True) as live:
-        yield lambda now: live.update(Text(rounds.line(now))), output.beside(live.console)
+
+        def show(now: RunProgress) -> None:
+            if console.is_terminal:
+                live.update(Text(rounds.line(now)))
+            else:
+                rounds.print_sometimes(now)
+            if page is not None:
+                _show_on(page, now)
+
+        yield show, output.beside(live.console) if console.is_terminal else output.say
+
+
+def _show_on(page: LivePage, now: RunProgress) -> None:
+    """Let the page know which run is being done, and how to ask who is waited for."""
+    from fedpace.studies.runner import Standing
+
+    page.standing(Standing(now.done, now.total))
+    if now.row is None:
+        page.awaited = now.awaited
+        page.begin(now.job)
 
 
 class _Rounds:
@@ -187,7 +222,7 @@ class _Rounds:
 
     def __init__(self, stop: Stop) -> None:
         self._stop, self._printed = stop, -math.inf
-        self._first: tuple[Job | None, float, float] = (None, 0.0, 0.0)
+        self._of: tuple[Job | None, Remaining] = (None, Remaining(stop))
 
     def line(self, now: RunProgress) -> str:
         """Return one line."""
@@ -211,12 +246,7 @@ class _Rounds:
 
     def _left(self, job: Job, row: Row) -> str:
         """Say how long it may take until the run's last round or second."""
-        rounds = row.round / (self._stop.rounds or math.inf) if row.phase == "train" else 0.0
-        done, now = max(rounds, row.seconds / (self._stop.seconds or math.inf)), time.monotonic()
-        if job != self._first[0]:
-            self._first = (job, now, done)
-        _, begin, begun = self._first
-        if done <= begun:
-            return ""
-        left = (now - begin) * (1 - done) / (done - begun)
-        return f", at most {output.duration(max(left, 0))} left"
+        if job != self._of[0]:
+            self._of = job, Remaining(self._stop)
+        left = self._of[1].seconds(row)
+        return "" if left is None else f", at most {output.duration(left)} left"

@@ -118,6 +118,18 @@ STATE = typer.Option(
 )
 
 
+LIVE = typer.Option(
+    "--live",
+    help="Serve the report's page on this machine while runs are done: it grows round by round.",
+)
+LOG = typer.Option(
+    "--log",
+    metavar="NAME",
+    help="Write every round to OUT/logs/NAME: tensorboard, mlflow or wandb (offline). Can be "
+    "repeated.",
+)
+
+
 # What the values of options mean.
 
 

@@ -6,7 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -16,12 +16,15 @@ from rich import progress as bars
 from rich.console import Console
 
 from fedpace.errors import TooFewClientsError
+from fedpace.files import made_folder
 
 if TYPE_CHECKING:
     from fedpace.data import download
+    from fedpace.report.live import Live
     from fedpace.studies.processes import Job
     from fedpace.studies.runner import Standing
     from fedpace.studies.study import Study
+    from fedpace.studies.watching import Watcher
 
 T = TypeVar("T")
 Say: TypeAlias = Callable[[str], None]
@@ -30,6 +33,12 @@ Say: TypeAlias = Callable[[str], None]
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 # Without a terminal a line is printed whenever another of this many parts is done.
 PARTS = 10
+# What predicted times leave out; from docs/results, Simulation Setup 1.
+OVERSTATED = (
+    "Note: predicted times are those of a bound, which charges variance at its worst and so "
+    "favours many clients a round. In training on Simulation Setup 1 full participation was the "
+    "slowest, 3.8 times as slow as optimal-mean (docs/results)."
+)
 # The text of a progress bar's column.
 DONE = "{task.completed}/{task.total}"
 
@@ -43,6 +52,14 @@ def print_written(*paths: Path | None) -> None:
     """Print the files that were written."""
     for path in filter(None, paths):
         print(f"Written: {path}")
+
+
+def print_logs(out: Path, logs: Sequence[str]) -> None:
+    """Print where loggers wrote."""
+    if logs:
+        from fedpace.studies.loggers import FOLDER
+
+        print(f"Logs:    {out / FOLDER}, by {', '.join(logs)}")
 
 
 def print_next(out: Path) -> None:
@@ -105,7 +122,7 @@ def downloads() -> Iterator[download.Progress]:
 
 
 @contextmanager
-def runs_done() -> Iterator[tuple[Callable[[Standing], None], Say]]:
+def runs_done(live: Live | None) -> Iterator[tuple[Callable[[Standing], None], Say]]:
     """Return how to show how many runs are done, and how to say something beside it."""
     columns = ("runs", bars.BarColumn(), DONE, bars.TimeElapsedColumn(), "{task.fields[left]}")
     begin, parts = time.monotonic(), set[int]()
@@ -115,12 +132,45 @@ def runs_done() -> Iterator[tuple[Callable[[Standing], None], Say]]:
         def show(now: Standing) -> None:
             left = "" if now.seconds_left is None else f"about {duration(now.seconds_left)} left"
             bar.update(task, completed=now.done, total=now.total, left=left)
+            if live is not None:
+                live.standing(now)
             if bar.disable and (part := now.done * PARTS // now.total) not in parts:
                 parts.add(part)
                 line = f"{now.done}/{now.total} runs, {duration(time.monotonic() - begin)} elapsed"
                 print(line, *filter(None, [left]), sep=", ", file=sys.stderr, flush=True)
 
         yield show, say if bar.disable else beside(bar.console)
+
+
+@contextmanager
+def live_page(out: Path, wanted: bool) -> Iterator[Live | None]:
+    """Serve the page of the runs in a directory where that is wanted, and say where."""
+    if not wanted:
+        yield None
+        return
+    from fedpace.report.live import Live
+
+    with Live(made_folder(out, "--out"), say) as live:
+        say(f"live page: {live.url}")
+        yield live
+
+
+@contextmanager
+def watched(
+    study: Study, out: Path, live: Live | None, logs: Sequence[str]
+) -> Iterator[Watcher | None]:
+    """Return who sees the rounds of a study's runs: the page and the loggers, if any."""
+    if live is None and not logs:
+        yield None
+        return
+    from fedpace.studies.loggers import loggers
+    from fedpace.studies.watching import Watchers
+
+    if live is not None:
+        live.of(study)
+    with ExitStack() as stack:
+        made = [stack.enter_context(each) for each in loggers(logs, study, out)]
+        yield Watchers(*made, *filter(None, [live]))
 
 
 def beside(console: Console) -> Say:

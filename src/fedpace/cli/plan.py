@@ -19,13 +19,6 @@ KS = typer.Option(
     "--ks", help="Values of K to compare, separated by commas.", show_default="1,2,5,10,… up to N"
 )
 
-# From docs/results, Simulation Setup 1.
-OVERSTATED = (
-    "The bound charges variance at its worst and so favours many clients a round, but in training "
-    "on Simulation Setup 1 full participation was the slowest, 3.8 times as slow as optimal-mean "
-    "(docs/results)"
-)
-
 
 def plan_command(
     file: Annotated[Path, options.CLIENTS],
@@ -65,8 +58,10 @@ def plan_command(
     print_tables(*plan_tables(rows, k=k))
     name = first.scheme if first.scheme == "full" else _named(first)
     print(f"Best (*): {name}, {first.relative_time:.3g} of the time of uniform with K = {k:,}.")
-    if advice is not first:
-        print(OVERSTATED + ("." if advice is None else f": recommended is {_named(advice)}."))
+    more = ""
+    if advice is not None and advice is not first:
+        more = f" Recommended is {_named(advice)}."
+    print(f"{output.OVERSTATED}{more}")
     output.print_written(csv, plot)
 
 

@@ -43,6 +43,8 @@ def run_command(
     scheduler: Annotated[str | None, SCHEDULER] = None,
     spread: Annotated[str, SPREAD] = "runs",
     save: Annotated[bool, SAVE] = False,
+    live: Annotated[bool, options.LIVE] = False,
+    log: Annotated[list[str] | None, options.LOG] = None,
     folder: Annotated[Path | None, options.FOLDER] = None,
 ) -> None:
     """Run a study, or the studies of a grid: every scheme with every seed, each run once."""
@@ -69,28 +71,35 @@ def run_command(
     jobs = [checked_jobs(study, names, numbers) for study in studies]
     write_record(out, studies[0], names, numbers)
     failures: list[Failure] = []
-    for at, (study, mine) in enumerate(zip(studies, jobs, strict=True), 1):
-        if len(studies) > 1:
-            output.say(f"study {at} of {len(studies)}: {study.name}, {_devices(study)}")
-        with output.interruptible(out, study, mine), output.runs_done() as (progress, warn):
-            done = run_study(
-                study,
-                names,
-                numbers,
-                out,
-                jobs=mine,
-                save=save,
-                processes=processes,
-                scheduler=scheduler,
-                spread="runs" if spread == "runs" else "clients",
-                progress=progress,
-                warn=warn,
-            )
-        failures += done.failures
-        if len(studies) == 1:
-            output.print_runs(out, study, mine)
-        if save and (written := write_models(study, mine, out)):
-            print(f"Models:  {written[0].parent}, one file for each of {len(written)} runs")
+    with output.live_page(out, live) as page:
+        for at, (study, mine) in enumerate(zip(studies, jobs, strict=True), 1):
+            if len(studies) > 1:
+                output.say(f"study {at} of {len(studies)}: {study.name}, {_devices(study)}")
+            with (
+                output.interruptible(out, study, mine),
+                output.watched(study, out, page, log or ()) as watcher,
+                output.runs_done(page) as (progress, warn),
+            ):
+                done = run_study(
+                    study,
+                    names,
+                    numbers,
+                    out,
+                    jobs=mine,
+                    save=save,
+                    processes=processes,
+                    scheduler=scheduler,
+                    spread="runs" if spread == "runs" else "clients",
+                    progress=progress,
+                    warn=warn,
+                    watcher=watcher,
+                )
+            failures += done.failures
+            if len(studies) == 1:
+                output.print_runs(out, study, mine)
+            if save and (written := write_models(study, mine, out)):
+                print(f"Models:  {written[0].parent}, one file for each of {len(written)} runs")
+    output.print_logs(out, log or ())
     _say_failures(failures)
     output.print_next(out)
     if failures:

@@ -24,6 +24,9 @@ from fedpace.sampling.tiered import Tiered
 # is met up to rounding.
 RISKY_WEIGHT = 1 + 1e-9
 
+# A proven gap beyond this says more about the proof than about the solution.
+LOOSE = 0.1
+
 K = options.checked("Clients drawn per round, K.", positive_count, "-k")
 SCHEME = typer.Option(help=f"Scheme: {', '.join(SCHEMES)}, or your own file.py:name.")
 CERTIFY = typer.Option(
@@ -58,7 +61,7 @@ def solve_command(
     if as_json:
         print(json.dumps(_record(clients, rows, row)))
     else:
-        _print(clients, rows, row)
+        _print(clients, rows, row, certify=certify)
         output.print_written(csv, plot)
 
 
@@ -92,7 +95,7 @@ def _write(clients: Clients, row: Prediction, csv: Path | None, plot: Path | Non
         save(figure, plot)
 
 
-def _print(clients: Clients, rows: list[Prediction], row: Prediction) -> None:
+def _print(clients: Clients, rows: list[Prediction], row: Prediction, *, certify: bool) -> None:
     from fedpace.report.tables import clients_table, print_tables, schemes_table, tiers_table
 
     design = row.design
@@ -102,15 +105,23 @@ def _print(clients: Clients, rows: list[Prediction], row: Prediction) -> None:
     if columns := _columns(design):
         print_tables(clients_table(clients, columns, scheme=row.scheme, show=5))
     if found := getattr(design, "solution", None):
-        print(
-            f"{found.status} after {found.iterations} iterations, residual {found.residual:.1e}, "
-            f"at most {100 * found.gap:,.1f} % above the global optimum"
-        )
+        solved = f"{found.status} after {found.iterations} iterations"
+        proven = _proven(found.gap, row.scheme, certify=certify)
+        print(f"{solved}, residual {found.residual:.1e}, {proven}")
+    print(output.OVERSTATED)
     if columns and design.largest_weight > RISKY_WEIGHT:
         print(
             f"Note: the largest weight is {design.largest_weight:.3g}; above 1 a single draw can "
             "throw training off. --max-weight 1 prevents it."
         )
+
+
+def _proven(gap: float, scheme: str, *, certify: bool) -> str:
+    """Say how near the global optimum a solution is proven to be, and what would prove more."""
+    if gap <= LOOSE or certify:
+        return f"at most {100 * gap:,.1f} % above the global optimum"
+    remedy = "; --certify proves how near it is" if scheme == "optimal-max" else ""
+    return f"a local optimum: the quick bound on the global one is too loose to tell{remedy}"
 
 
 def _record(clients: Clients, rows: list[Prediction], row: Prediction) -> dict[str, Any]:

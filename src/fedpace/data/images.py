@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +23,8 @@ POOLS = tuple(NAMES)
 CLASSES = {name: len(names) for name, names in NAMES.items()}
 SIDE = 28
 MNIST_TRAINING = 60_000
+# Of the labels of MNIST's training split: Fashion-MNIST has files of the same names and sizes.
+MNIST_CHECKSUM = 3121080559
 # EMNIST ByClass numbers digits from 0, capitals from 10, small letters from 36.
 FIRST_SMALL, LABELS = 36, 62
 
@@ -38,16 +41,17 @@ class Pool(NamedTuple):
     names: tuple[str, ...]
 
 
-def load_pool(name: str) -> Pool:
+def load_pool(name: str, *, official: bool = True) -> Pool:
     """Read all images of a pool: MNIST's training split, or EMNIST's small letters.
 
     Small letters come from emnist-lower-*, a ready subset, if it is there; else from whatever
-    there is of the official ByClass splits, as files or within the official archive.
+    there is of the official ByClass splits, as files or within the official archive. With
+    `official` False, MNIST's files may be other images of the same form, such as Fashion-MNIST.
     """
     if name not in POOLS:
         raise InputError(f"pool must be a known name, got '{name}'; {nearest(name, POOLS)}")
     files = pool_files(name)
-    labels = [_read_labels(each.labels, name) for each in files]
+    labels = [_read_labels(each.labels, name, official=official) for each in files]
     first = 0 if name == "mnist" else FIRST_SMALL
     kept = [every >= first for every in labels]
     y = np.concatenate(labels)[np.concatenate(kept)].astype(np.int64) - first
@@ -110,7 +114,7 @@ def image_split(
     return hold_out([pool.x[part] for part in parts], [pool.y[part] for part in parts], kept)
 
 
-def _read_labels(source: Source, name: str) -> NDArray[np.uint8]:
+def _read_labels(source: Source, name: str, *, official: bool) -> NDArray[np.uint8]:
     ready = source.path.name.startswith("emnist-lower")
     lowest, highest = (0, 9) if name == "mnist" else (FIRST_SMALL if ready else 0, LABELS - 1)
     labels = read_idx(source.path, member=source.member)
@@ -129,6 +133,11 @@ def _read_labels(source: Source, name: str) -> NDArray[np.uint8]:
         raise InputError(
             f"{source.path}: must hold the {MNIST_TRAINING:,} labels of the training split, "
             f"got {labels.size:,}; put {' and '.join(file_names('train'))} of MNIST there"
+        )
+    if name == "mnist" and official and crc32(labels.tobytes()) != MNIST_CHECKSUM:
+        raise InputError(
+            f"{source.path}: must hold the labels of MNIST, got others (Fashion-MNIST has the same "
+            "names); give the official files, or say with data.official=false that these are meant"
         )
     return labels
 

@@ -90,11 +90,12 @@ class Deadlines:
 class Inbox:
     """Wait for what comes of questions; `at_work` are the clients who still owe it.
 
-    Another thread puts it in.
+    Another thread puts it in; `awaited` are those of whom nothing has come yet.
     """
 
     def __init__(self) -> None:
         self.at_work: set[int] = set()
+        self.awaited: set[int] = set()
         self._came: SimpleQueue[Response] = SimpleQueue()
         self._sizes: list[int] = []  # of what was asked since nobody was at work
         self._since = 0.0
@@ -104,10 +105,12 @@ class Inbox:
         if not self.at_work:
             self._sizes, self._since = [], time.monotonic()
         self.at_work.update(clients)
+        self.awaited.update(clients)
         self._sizes.append(len(clients))
 
     def put(self, response: Response) -> None:
         """Put a response in."""
+        self.awaited.discard(response.client)
         self._came.put(response)
 
     def take(self, count: int | None = None) -> tuple[list[Response], float | None]:

@@ -87,7 +87,7 @@ class Devices:
         self._counts = Roster(server.names)
         self._screen = Screen(model.size, server.refuse, self._counts)
         self._weights: FloatArray | None = None
-        self._inbox = Inbox()
+        self._inbox = self._evaluating = Inbox()
         self._asked: dict[int, int] = {}  # the latest task of each client
         self._late: list[Response] = []
 
@@ -167,6 +167,15 @@ class Devices:
     def measured_times(self) -> FloatArray:
         """The running estimate of t_i, in seconds; NaN where a client never answered."""
         return self._deadlines.estimates
+
+    @property
+    def awaited(self) -> list[str]:
+        """The names of those who are waited for now: to join, to train or to evaluate."""
+        names = self._server.names
+        if self._weights is None:
+            free = set(self._server.free)
+            return [name for client, name in enumerate(names) if client not in free]
+        return [names[i] for i in sorted(self._inbox.awaited | self._evaluating.awaited)]
 
     @property
     def weights(self) -> FloatArray:
@@ -259,7 +268,7 @@ class Devices:
         if not due:
             return None
         sent = _sent(parameters)
-        inbox = Inbox()
+        inbox = self._evaluating = Inbox()
         for attempt in range(ATTEMPTS):
             clients = self._attendance.wait_for_least(self._inbox.at_work)
             self._learn_from_the_late()

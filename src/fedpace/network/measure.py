@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from fedpace.studies.processes import Job
 from fedpace.studies.runner import is_stored
 from fedpace.studies.store import Store, run_key
 from fedpace.studies.study import Study
+from fedpace.studies.watching import Watcher, Watchers
 
 # The usual seconds of each client, one per line, in the directory of the runs.
 TIMES = "times.txt"
@@ -35,12 +37,16 @@ SAMPLES, SCREEN = "samples", "screen"
 
 
 class RunProgress(NamedTuple):
-    """How far the runs are: which one is being done, and its last finished round, if any."""
+    """How far the runs are: which one is being done, and its last finished round, if any.
+
+    `awaited` returns the names of the devices that are waited for at the time.
+    """
 
     job: Job
     done: int
     total: int
     row: Row | None = None
+    awaited: Callable[[], Sequence[str]] = tuple
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,7 @@ def run_on_devices(
     trust: Trust | None = None,
     progress: Callable[[RunProgress], object],
     say: Callable[[str], None],
+    watcher: Watcher | None = None,
 ) -> None:
     """Run all jobs and store each when it is finished; what is stored is not run again.
 
@@ -85,6 +92,7 @@ def run_on_devices(
             trust=trust or Trust(),
             progress=progress,
             say=say,
+            watcher=watcher or Watchers(),
         )
 
 
@@ -98,12 +106,11 @@ def _run_all(
     trust: Trust,
     progress: Callable[[RunProgress], object],
     say: Callable[[str], None],
+    watcher: Watcher,
 ) -> None:
     store = Store(directory)
     store.tidy()
     for done, job in enumerate(jobs):
-        standing = RunProgress(job, done, len(jobs))
-        progress(standing)
         if is_stored(store, study, job, say):
             with contextlib.suppress(OSError):  # left if the server was killed after storing
                 _checkpoint_path(study, job, directory).unlink(missing_ok=True)
@@ -119,6 +126,8 @@ def _run_all(
             largest_share=trust.largest_share,
             say=say,
         )
+        standing = RunProgress(job, done, len(jobs), awaited=lambda it=devices: it.awaited)  # type: ignore[misc]
+        progress(standing)
         # The weights of a run are those that it began with, whoever is there after a restart.
         devices.prepare(
             job_of(study, job.seed, server.names),
@@ -132,10 +141,18 @@ def _run_all(
             study,
             *job,
             journal=journal,
-            watch=lambda row, standing=standing: progress(standing._replace(row=row)),  # type: ignore[misc]
+            watch=partial(_seen, standing, progress, watcher),
         )
         store.save(study, job.scheme, job.seed, outcome)
         journal.remove()
+        watcher.done(job)
+
+
+def _seen(
+    standing: RunProgress, progress: Callable[[RunProgress], object], watcher: Watcher, row: Row
+) -> None:
+    progress(standing._replace(row=row))
+    watcher.row(standing.job, row)
 
 
 def _live(devices: Devices) -> dict[str, Callable[[], object]]:

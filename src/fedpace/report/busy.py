@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "How busy the clients of a round are"
-LABEL = "part of the round in which a drawn client works, %"
+LABEL = "time at work, % of the round"
 NOTE = (
     "Σ seconds of the clients / (clients that answered × seconds of the round), mean over the "
     "rounds of training, pilots left out, and over seeds; without a barrier, Σ seconds of the "

@@ -38,31 +38,37 @@ function colours() {
 }
 
 async function draw() {
-  const script = document.createElement("script");
-  script.textContent = await unpacked("plotly");
-  document.head.append(script);
   const plots = JSON.parse(await unpacked("plots"));
   for (const [id, plot] of Object.entries(plots)) {
     if (touch) plot.layout.dragmode = false;
     await Plotly.newPlot(id, plot.data, plot.layout, config);
     if (dark.matches) await Plotly.relayout(id, colours());
   }
-  dark.addEventListener("change", () => {
-    for (const id of Object.keys(plots)) Plotly.relayout(id, colours());
-  });
   document.body.dataset.drawn = "true";
 }
-draw();
 
-// One legend per setup: a click shows or hides the scheme in all of its plots.
-for (const button of document.querySelectorAll(".legend button")) {
-  button.addEventListener("click", () => {
-    const shown = button.getAttribute("aria-pressed") !== "true";
-    button.setAttribute("aria-pressed", String(shown));
-    for (const plot of button.closest("section").querySelectorAll(".plot")) {
-      const traces = plot.data.flatMap((trace, index) =>
-        trace.legendgroup === button.dataset.scheme ? [index] : []);
-      if (traces.length) Plotly.restyle(plot, { visible: shown }, traces);
-    }
+async function begin() {
+  const script = document.createElement("script");
+  script.textContent = await unpacked("plotly");
+  document.head.append(script);
+  await draw();
+  dark.addEventListener("change", () => {
+    for (const plot of document.querySelectorAll(".plot")) Plotly.relayout(plot, colours());
   });
 }
+const begun = begin();
+
+// One legend per setup: a click shows or hides the scheme in all of its plots.
+function toggle(button) {
+  const shown = button.getAttribute("aria-pressed") !== "true";
+  button.setAttribute("aria-pressed", String(shown));
+  for (const plot of button.closest("section").querySelectorAll(".plot")) {
+    const traces = plot.data.flatMap((trace, index) =>
+      trace.legendgroup === button.dataset.scheme ? [index] : []);
+    if (traces.length) Plotly.restyle(plot, { visible: shown }, traces);
+  }
+}
+document.addEventListener("click", event => {
+  const button = event.target.closest(".legend button");
+  if (button) toggle(button);
+});

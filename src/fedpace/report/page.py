@@ -56,12 +56,18 @@ PACKAGES = ("numpy", "scipy", "pydantic", "matplotlib", "plotly")
 
 
 def page(
-    summaries: Sequence[Summary], sweeps: Sequence[Sweep], *, runs_in: Path, files_in: Path
+    summaries: Sequence[Summary],
+    sweeps: Sequence[Sweep],
+    *,
+    runs_in: Path,
+    files_in: Path,
+    live: str = "",
 ) -> str:
     """Return a page that needs nothing but itself: no network, no other file.
 
     Every summary has a section, and every sweep. `runs_in` and `files_in` are the directories of
-    the runs and of the configurations, for the command that makes them again.
+    the runs and of the configurations, for the command that makes them again. With `live`, HTML
+    that comes first, it asks whoever served it for news: see `fedpace.report.live`.
     """
     plots: dict[str, Plot] = {}
     sections = []
@@ -72,16 +78,18 @@ def page(
     sections += [_sweep_section(sweep, plots) for sweep in sweeps]
     runs = sum(len(summary.setup.runs) for summary in summaries)
     runs += sum(len(setup.runs) for sweep in sweeps for setup in sweep.members)
-    plotly, script = _plotly(), f"\n{_part('page.js')}\n"
-    return Template(_part("page.html")).substitute(
+    plotly, *scripts = _plotly(), f"\n{part('page.js')}\n", *[part("live.js")] * bool(live)
+    return Template(part("page.html")).substitute(
         title="fedpace: time to target",
         subtitle=f"{plural(runs, 'run')} in <code>{html.escape(str(runs_in))}</code>. A click on a "
         "scheme's name shows or hides it in all figures of its setup.",
         version=fedpace.__version__,
         versions=html.escape(_versions([summary.setup for summary in summaries])),
-        style=_part("page.css"),
-        script=script,
-        hashes=" ".join(map(_hash, (plotly, script))),
+        style=part("page.css"),
+        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+        hashes=" ".join(map(_hash, (plotly, *scripts))),
+        connect="connect-src 'self'; " * bool(live),
+        live=live,
         sections="\n".join(sections),
         plots=packed(json.dumps(plots, allow_nan=False, separators=(",", ":"))),
         plotly=packed(plotly),
@@ -170,7 +178,8 @@ def _legend(schemes: Sequence[str]) -> str:
     return f'<div class="legend" role="group" aria-label="Schemes shown">{buttons}</div>'
 
 
-def _part(name: str) -> str:
+def part(name: str) -> str:
+    """Return the text of a file that pages are made of."""
     return (resources.files("fedpace.report") / name).read_text(encoding="utf-8")
 
 

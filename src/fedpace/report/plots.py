@@ -63,7 +63,7 @@ def curve_plot(summary: Summary, y: Ordinate, x: Abscissa) -> Plot:
         draw_upright(layout, end, color=GREY, width=1, dash="dot")
         write(layout, "pilots end", x=end, **TOP)
     if math.isfinite(shown.target):
-        _draw_level(layout, shown.target_text, shown.target, below=y == "loss")
+        draw_level(layout, shown.target_text, shown.target, below=y == "loss")
     return {"data": data, "layout": layout}
 
 
@@ -84,7 +84,7 @@ def sensitivity_plot(sweep: Sweep) -> Plot:
     layout["yaxis"] |= {"rangemode": "tozero"}
     seconds = baseline_seconds(sweep).value
     if math.isfinite(seconds):
-        _draw_level(layout, f"{BASELINE} {seconds:,.0f} s", seconds)
+        draw_level(layout, f"{BASELINE} {seconds:,.0f} s", seconds)
     return {"data": data, "layout": layout}
 
 
@@ -136,7 +136,7 @@ def _chances(scheme: str, run: StoredRun, q: FloatArray) -> Plot:
     layout = blank_layout("round time of the client, s", "probability per draw, q")
     for axis, values in (("xaxis", run.profile.times[order]), ("yaxis", q[order])):
         layout[axis] |= {"type": "log", **log_ticks(values)}
-    _draw_level(layout, "uniform, 1/N", 1 / q.size)
+    draw_level(layout, "uniform, 1/N", 1 / q.size)
     return {"data": [points], "layout": layout}
 
 
@@ -209,7 +209,7 @@ def blank_layout(x: str, y: str) -> Plot:
     }
 
 
-def _draw_level(layout: Plot, text: str, y: float, *, below: bool = False) -> None:
+def draw_level(layout: Plot, text: str, y: float, *, below: bool = False) -> None:
     """Draw a line across the plot at y, with a label at its right end."""
     line = {"color": GREY, "width": 1, "dash": "dash"}
     ends = {"y0": y, "y1": y, "x0": 0, "x1": 1, "xref": "paper"}

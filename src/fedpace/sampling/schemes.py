@@ -5,7 +5,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedpace.checks import FloatArray, positive_count
-from fedpace.errors import InputError
+from fedpace.errors import InputError, Named
 from fedpace.lookup import found
 from fedpace.profile import Profile
 from fedpace.sampling.design import Design, Everyone, WithReplacement
@@ -75,7 +75,7 @@ def optimal_tiers(profile: Profile, k: int, *, max_weight: float | None = None) 
 
 # Packages name their schemes and samplers in this group of entry points.
 GROUP = "fedpace.schemes"
-SCHEMES: dict[str, Scheme] = {
+SCHEMES: dict[str, Scheme] = Named("scheme", {
     "full": full,
     "uniform": uniform,
     "weighted": weighted,
@@ -83,7 +83,7 @@ SCHEMES: dict[str, Scheme] = {
     "optimal-mean": optimal_mean,
     "optimal-max": optimal_max,
     "optimal-tiers": optimal_tiers,
-}
+})  # fmt: skip
 
 
 def needs_counts_only(scheme: Scheme) -> bool:

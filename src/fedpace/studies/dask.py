@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import CancelledError
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -16,15 +17,21 @@ from fedpace.rounds.simulator import Simulator
 from fedpace.rounds.spread import Spread
 from fedpace.studies.experiment import run_with, simulator
 from fedpace.studies.processes import Done, Job, Order, carried_out
-from fedpace.studies.store import packed_run
+from fedpace.studies.store import packed_run, rows_of
 from fedpace.studies.study import Study
+from fedpace.studies.watching import Watcher
 
 # Seconds to wait for the scheduler, at the start and for a goodbye.
 PATIENCE = 5
 
 
 def run_on_cluster(
-    order: Order, jobs: Iterator[Job], *, scheduler: str, warn: Callable[[str], None]
+    order: Order,
+    jobs: Iterator[Job],
+    *,
+    scheduler: str,
+    warn: Callable[[str], None],
+    watcher: Watcher,
 ) -> Generator[tuple[Job, Done], None, None]:
     """Send jobs to the cluster; yield each with its answer when that arrives.
 
@@ -42,11 +49,19 @@ def run_on_cluster(
                 answer = future.result()
             except Exception as error:  # whatever Dask has to say, of a worker's death too
                 answer = _failed(error, client, scheduler)
-            yield pending.pop(future), answer
+            job = pending.pop(future)
+            for row in rows_of(answer.contents) if order.watched and answer.contents else ():
+                watcher.row(job, row)
+            yield job, answer
 
 
 def run_spread(
-    order: Order, jobs: Iterator[Job], *, scheduler: str, warn: Callable[[str], None]
+    order: Order,
+    jobs: Iterator[Job],
+    *,
+    scheduler: str,
+    warn: Callable[[str], None],
+    watcher: Watcher,
 ) -> Generator[tuple[Job, Done], None, None]:
     """Do one run after another here, with the clients of each round spread over the cluster.
 
@@ -58,7 +73,7 @@ def run_spread(
             begin = time.perf_counter()
             try:
                 backend = Spread(client, _simulator, order, job.seed)
-                outcome = run_with(backend, study, *job)
+                outcome = run_with(backend, study, *job, watch=partial(watcher.row, job))
                 done = Done(packed_run(study, *job, outcome, save=order.save))
             except Exception as error:  # a worker's too: the next run may go better
                 done = _failed(error, client, scheduler)

@@ -68,9 +68,11 @@ SCHEDULES: dict[str, Callable[..., schedules.Schedule]] = {
 }
 
 
-def run_one(study: Study, scheme: str, seed: int) -> Outcome:
+def run_one(
+    study: Study, scheme: str, seed: int, *, watch: Callable[[Row], object] | None = None
+) -> Outcome:
     """Run one scheme with one seed; the same arguments give the same numbers anywhere."""
-    return run_with(simulator(study, seed), study, scheme, seed)
+    return run_with(simulator(study, seed), study, scheme, seed, watch=watch)
 
 
 def run_with(
@@ -256,7 +258,7 @@ def split(study: Study, seed: int) -> Split:
     if isinstance(section, SyntheticSection):
         shape = section.model_dump(include={"alpha", "beta", "features", "classes", "test_share"})
         return synthetic(sizes, rng, **shape)
-    pool = load_pool(section.kind)
+    pool = load_pool(section.kind, official=section.official)
     return image_split(
         standardised(pool) if section.pixels == "standard" else pool,
         sizes,

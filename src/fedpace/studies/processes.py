@@ -26,9 +26,11 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 import fedpace
 from fedpace.errors import InputError
 from fedpace.lookup import give, given_among, provide, sources
+from fedpace.rounds.rows import Row
 from fedpace.studies.experiment import run_one
 from fedpace.studies.store import packed_run
 from fedpace.studies.study import Study
+from fedpace.studies.watching import Watcher
 
 # How often a run is begun again after its process was killed.
 ATTEMPTS = 3
@@ -60,7 +62,7 @@ class Order:
     """What crosses to another process: version, study as JSON, and what is the users' own.
 
     That is the text of their files, and pickled objects that a script gave; with `save`, the
-    trained parameters come back.
+    trained parameters come back; with `watched`, every row as soon as its round is over.
     """
 
     version: str
@@ -68,15 +70,18 @@ class Order:
     files: Mapping[str, str]
     given: bytes = b""
     save: bool = False
+    watched: bool = False
 
     @classmethod
-    def of(cls, study: Study, schemes: Iterable[str], *, save: bool = False) -> Self:
+    def of(
+        cls, study: Study, schemes: Iterable[str], *, save: bool = False, watched: bool = False
+    ) -> Self:
         """Write a study down for another process."""
         names = [*schemes, study.training.server, *study.own_names]
         # Not pickle's own, which could not send what a script or a notebook defines.
         given = cloudpickle.dumps(objects) if (objects := given_among(names)) else b""
         written = json.dumps(study.model_dump(mode="json"))
-        return cls(fedpace.__version__, written, sources(names), given, save)
+        return cls(fedpace.__version__, written, sources(names), given, save, watched)
 
     def opened(self) -> Study:
         """Return the study, and let what is the users' own be found here."""
@@ -91,8 +96,8 @@ class Order:
 _opened = [b""]
 
 
-def carried_out(order: Order, job: Job) -> Done:
-    """Run one job in this process; errors are returned, not raised.
+def carried_out(order: Order, job: Job, watch: Callable[[Row], object] | None = None) -> Done:
+    """Run one job in this process; errors are returned, not raised. `watch` sees every row.
 
     Linear algebra keeps to one thread from here on. Runs side by side would otherwise fight for
     the cores, and the number of threads would change the last bits of the result.
@@ -106,7 +111,8 @@ def carried_out(order: Order, job: Job) -> Done:
         study = order.opened()
         # What overflows ends the run as diverged, which says it better than a warning.
         with np.errstate(all="ignore"):
-            contents = packed_run(study, *job, run_one(study, *job), save=order.save)
+            outcome = run_one(study, *job, watch=watch)
+            contents = packed_run(study, *job, outcome, save=order.save)
     except InputError as error:
         problem = str(error)
     except Exception as error:
@@ -117,7 +123,12 @@ def carried_out(order: Order, job: Job) -> Done:
 
 
 def run_in_processes(
-    order: Order, jobs: Iterator[Job], *, processes: int, warn: Callable[[str], None]
+    order: Order,
+    jobs: Iterator[Job],
+    *,
+    processes: int,
+    warn: Callable[[str], None],
+    watcher: Watcher,
 ) -> Generator[tuple[Job, Done], None, None]:
     """Spread jobs over processes; yield each with its answer when that arrives.
 
@@ -134,10 +145,14 @@ def run_in_processes(
             for lane, job in busy:
                 if lane.calls not in answered:
                     continue
-                if answer := deaths.verdict(job, lane.answer()):
+                came = lane.answer()
+                if isinstance(came, Row):
+                    watcher.row(job, came)
+                elif answer := deaths.verdict(job, came):
                     lane.take(None if deaths.hopeless else next(jobs, None))
                     yield job, answer
                 else:
+                    watcher.done(job)
                     lane.take(job)
         for job in jobs:  # none are left unless it is hopeless
             yield job, Done(b"", "not begun, because processes keep dying")
@@ -165,10 +180,10 @@ class _Lane:
                 self._start()
             self.calls.send(job)
 
-    def answer(self) -> Done:
+    def answer(self) -> Done | Row:
         """Return what came back, or an answer that tells how the process died."""
         try:
-            answer: Done = self.calls.recv()
+            answer: Done | Row = self.calls.recv()
         except (EOFError, OSError):
             answer = Done(b"", f"its process {self.end(patience=1.0)}", died=True)
         return answer
@@ -255,8 +270,9 @@ def _serve(calls: Connection) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with contextlib.suppress(EOFError, OSError):
         order = calls.recv()
+        watch = calls.send if order.watched else None
         while True:
-            calls.send(carried_out(order, calls.recv()))
+            calls.send(carried_out(order, calls.recv(), watch))
 
 
 def _end_with_parent() -> None:

@@ -20,6 +20,7 @@ from fedpace.studies.experiment import check_mode, parsed_schedule, simulator
 from fedpace.studies.processes import Done, Job, Order, run_in_processes
 from fedpace.studies.store import DamagedRunError, Store, run_key
 from fedpace.studies.study import Study
+from fedpace.studies.watching import Watcher, Watchers
 
 Warn = Callable[[str], None]
 Spread = Literal["runs", "clients"]
@@ -96,6 +97,7 @@ def run_study(
     save: bool = False,
     progress: Callable[[Standing], object] | None = None,
     warn: Warn | None = None,
+    watcher: Watcher | None = None,
 ) -> Finished:
     """Run every scheme with every seed, and store each run as soon as it is finished.
 
@@ -122,6 +124,8 @@ def run_study(
     progress, warn : callable, optional
         `progress` gets the standing at the start and after every run; `warn` gets a line for each
         damaged file, killed process and the like.
+    watcher : Watcher, optional
+        Sees every round when it is over; of whole runs on a cluster, when the run is.
     """
     say, show = warn or (lambda _: None), progress or (lambda _: None)
     jobs = checked_jobs(study, schemes, seeds) if jobs is None else jobs
@@ -136,14 +140,17 @@ def run_study(
     todo = [job for job in jobs if not is_stored(store, study, job, say, save=save)]
     clock = _Progress(len(jobs), todo, show)
     wanted = _still_wanted(store, study, todo, clock, say)
-    order = Order.of(study, schemes, save=save)
+    order = Order.of(study, schemes, save=save, watched=watcher is not None)
+    seen = watcher or Watchers()
     if scheduler is None or not todo:
-        results = run_in_processes(order, wanted, processes=min(count, len(todo)), warn=say)
+        results = run_in_processes(
+            order, wanted, processes=min(count, len(todo)), warn=say, watcher=seen
+        )
     else:
         run = run_on_cluster if spread == "runs" else run_spread
-        results = run(order, wanted, scheduler=scheduler, warn=say)
+        results = run(order, wanted, scheduler=scheduler, warn=say, watcher=seen)
     with closing(results), store.at_work():
-        failures = _stored(store, study, results, clock)
+        failures = _stored(store, study, results, clock, seen)
     return Finished(len(jobs) - len(failures), failures)
 
 
@@ -205,7 +212,11 @@ def _still_wanted(
 
 
 def _stored(
-    store: Store, study: Study, results: Iterator[tuple[Job, Done]], clock: _Progress
+    store: Store,
+    study: Study,
+    results: Iterator[tuple[Job, Done]],
+    clock: _Progress,
+    watcher: Watcher,
 ) -> tuple[Failure, ...]:
     """Store what comes back, and return what went wrong."""
     failures: list[Failure] = []
@@ -214,5 +225,6 @@ def _stored(
             failures.append(Failure(*job, done.problem))
         else:
             store.save_packed(run_key(study, *job), done.contents)
+        watcher.done(job)
         clock.note(job, done.seconds)
     return tuple(sorted(failures))

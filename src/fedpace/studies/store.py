@@ -22,7 +22,7 @@ from fedpace.estimation.ratio import RatioEstimate
 from fedpace.files import UNREADABLE, write_through
 from fedpace.lookup import fingerprint
 from fedpace.profile import Profile
-from fedpace.rounds.rows import History, packed_rows, unpacked_rows
+from fedpace.rounds.rows import History, Row, packed_rows, unpacked_rows
 from fedpace.rounds.training import Outcome
 from fedpace.studies.study import OWN, Study
 
@@ -255,6 +255,12 @@ def packed_run(
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
+
+
+def rows_of(contents: bytes) -> list[Row]:
+    """Return the rounds of a packed run, without the row that it began with."""
+    with np.load(io.BytesIO(contents), allow_pickle=False) as file:
+        return unpacked_rows(dict(file))[1:]
 
 
 def _unpacked(contents: bytes, key: str) -> StoredRun:

@@ -7,7 +7,7 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from fedpace.errors import InputError, nearest
@@ -24,6 +24,9 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 # Sections that may be a user's own, and then a name alone.
 OWN = ("data", "model")
+OWN_DATA = 'write a .toml with data = "file.py:make_clients" (docs/own-models.md)'
+# What Pydantic calls bounds.
+BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 # Losses of PyTorch models whose labels are numbers.
 OF_NUMBERS = ("mse", "mae", "huber")
 SETUPS = resources.files("fedpace.studies") / "setups"
@@ -57,10 +60,11 @@ class ImagesSection(_Section):
     """What clients hold: images, of a few classes each; `samples` of them for training.
 
     `pixels` are in [0, 1] ("unit"), or shifted and scaled to mean 0 and variance 1 over all images
-    ("standard").
+    ("standard"). With `official` false, files that stand in MNIST's place may be others.
     """
 
     kind: Literal["mnist", "emnist-lower"]
+    official: bool = True
     pixels: Literal["unit", "standard"] = "unit"
     clients: Count
     samples: Count
@@ -187,6 +191,13 @@ class TrainingSection(_Section):
     def slots(self) -> int:
         """The clients at work at the same time."""
         return self.k if self.at_once is None else self.at_once
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _named(cls, schedule: object) -> object:
+        if isinstance(schedule, int | float):
+            raise ValueError(f"a rate needs a schedule; write constant:{schedule:g}")
+        return schedule
 
     @model_validator(mode="after")
     def _only_without_barrier(self) -> Self:
@@ -442,12 +453,19 @@ def _first_problem(error: ErrorDetails) -> str:
     kind = path.pop(1) if path[:1] == ["data"] and len(path) > 1 else ""  # added by Pydantic
     field = ".".join([*path, "kind"] if error["type"].startswith("union_tag") else path)
     if error["type"] == "extra_forbidden":
+        if kind and path[-1] in {*SyntheticSection.model_fields, *ImagesSection.model_fields}:
+            remedy = OWN_DATA if kind == "own" else "begin with a setup of that kind"
+            return f"'{field}' does not go with data.kind = {kind}; {remedy}"
         return f"'{field}' is not a known field; {nearest(path[-1], _known_fields(path, kind))}"
     if error["type"] in ("missing", "union_tag_not_found"):
         return f"'{field}' is missing; see the setups that come with fedpace"
     if error["type"] == "union_tag_invalid":
         got, known = error["ctx"]["tag"], error["ctx"]["expected_tags"].replace("'", "")
         return f"'{field}' is '{got}'; {nearest(str(got), known.split(', '))}"
+    for short, words in BOUNDS.items():
+        if (bound := error.get("ctx", {}).get(short)) is not None:
+            remedy = f"set {field}={bound:g}" if short in ("ge", "le") else "give such a number"
+            return f"'{field}' is {error['input']!r:.200}, not {words} {bound:g}; {remedy}"
     message = error["msg"].removeprefix("Value error, ")
     message = f"{message[0].lower()}{message[1:]}"
     return f"'{field}' is {error['input']!r:.200}; {message}" if field else message

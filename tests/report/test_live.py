@@ -1,0 +1,151 @@
+"""The page while runs are done: it grows in a browser, and ends with the command."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+import urllib.error
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpace.report.live import Live
+from fedpace.rounds.rows import Row
+from fedpace.rounds.stopping import Stop
+from fedpace.studies.processes import Job
+from fedpace.studies.runner import run_study
+from fedpace.studies.watching import Remaining, Watchers
+from tests.report.asking import asked, url_of
+from tests.rounds.fakes import row
+from tests.studies.tiny import LONG, begin, session_is_empty, tiny_study, wait_until, write_setup
+
+JOB = Job("uniform", 0)
+
+
+class Gate:
+    """Holds up training at some rounds until it is let through."""
+
+    def __init__(self, *rounds: int) -> None:
+        self._closed = {number: threading.Event() for number in rounds}
+
+    def __call__(self, job: Job, seen: Row) -> None:
+        if job == JOB and seen.round in self._closed:
+            assert self._closed[seen.round].wait(120)
+
+    def open(self, number: int) -> None:
+        self._closed[number].set()
+
+
+def test_the_page_grows_in_a_browser_while_runs_are_done(browser: Any, tmp_path: Path) -> None:
+    study = tiny_study(tmp_path, "stop.loss=none", "stop.rounds=9")
+    gate, out = Gate(2, 5), tmp_path / "runs"
+    wait = import_module("selenium.webdriver.support.ui").WebDriverWait(browser, 60)
+
+    def text(selector: str) -> str:
+        return str(browser.execute_script(
+            "return document.querySelector(arguments[0])?.textContent ?? ''", selector
+        ))  # fmt: skip
+
+    def until(condition: Callable[[], object]) -> None:
+        wait.until(lambda _: condition())
+
+    def work(live: Live) -> None:
+        with live:
+            live.of(study)
+            watcher = Watchers(live, call=[gate])
+            schemes = ["uniform", "weighted"]
+            run_study(
+                study, schemes, [0], out, processes=1, progress=live.standing, watcher=watcher
+            )
+
+    live = Live(out, print)
+    training = threading.Thread(target=work, args=(live,))
+    training.start()
+    browser.get_log("browser")
+    browser.get(live.url)
+    until(lambda: "train, 2" in text("#live tbody"))
+    assert "0 of 2 runs are done" in text("#live .standing")
+    assert "uniform, seed 0" in text("#live tbody")
+    assert re.search(r"client \d+ \(\d", text("#live tbody"))  # who was waited for
+    points = "return document.querySelector('#live .plot').data[0].x.length"
+    assert browser.execute_script(points) == 2
+    assert not browser.find_elements("css selector", "main section")
+    gate.open(2)
+    until(lambda: "train, 5" in text("#live tbody"))
+    assert browser.execute_script(points) == 5
+    assert re.search(r"\d:\d\d:\d\d$", text("#live tbody tr"))  # the time left
+    gate.open(5)
+    until(lambda: "The command has ended" in text("#live .standing"))
+    training.join(60)
+    assert not training.is_alive()
+    assert "2 of 2 runs are done" in text("#live .standing")
+    # The report of what is finished has come, and works as it does in a file.
+    assert "weighted" in text("main section table")
+    button = browser.find_element("css selector", '.legend button[data-scheme="uniform"]')
+    browser.execute_script("arguments[0].click()", button)
+    assert button.get_attribute("aria-pressed") == "false"
+    assert browser.get_log("browser") == []
+
+
+def test_only_this_machine_is_answered_and_nothing_but_the_page(tmp_path: Path) -> None:
+    with Live(tmp_path, print) as live:
+        assert live.url.startswith("http://127.0.0.1:")
+        assert "connect-src 'self'" in asked(live.url)
+        for url, headers, status in (
+            (live.url, {"Host": "example.org:80"}, 403),
+            (f"{live.url}etc/passwd", {}, 404),
+        ):
+            with pytest.raises(urllib.error.HTTPError) as error:
+                asked(url, **headers)
+            assert error.value.code == status
+            error.value.close()
+
+
+def test_a_page_tells_who_is_waited_for_before_the_first_round(tmp_path: Path) -> None:
+    with Live(tmp_path, print) as live:
+        live.of(tiny_study(tmp_path))
+        live.awaited = lambda: [f"device-{number}" for number in range(7)]
+        live.begin(JOB)
+        (run,) = asked(f"{live.url}now")["runs"]
+        asked(f"{live.url}seen")  # as a page does at the end, which is waited for
+    names = ", ".join(f"device-{number}" for number in range(5))
+    assert run["waits"] == f"{names} and 2 more"
+    assert run["round"] is None
+
+
+def test_numbers_that_are_none_do_not_stop_the_page(tmp_path: Path) -> None:
+    with Live(tmp_path, print) as live:
+        live.of(tiny_study(tmp_path))
+        live.row(JOB, row(round=1, loss=float("nan"), accuracy=float("inf")))
+        (run,) = asked(f"{live.url}now")["runs"]
+        asked(f"{live.url}seen")  # as a page does at the end, which is waited for
+    assert run["loss"] is None
+    assert run["accuracy"] is None
+
+
+def test_what_is_left_follows_the_rounds() -> None:
+    remaining = Remaining(Stop(rounds=10), iter([100.0, 103.0, 104.0]).__next__)
+    assert remaining.seconds(row(round=1)) is None
+    assert remaining.seconds(row(round=4)) == pytest.approx(6.0)  # 3 rounds took 3 s
+    assert remaining.seconds(row(round=10)) == 0.0
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_command_with_a_page(tmp_path: Path) -> None:
+    changes = [part for each in (*LONG[:1], "stop.rounds=100000") for part in ("--set", each)]
+    process = begin(
+        write_setup(tmp_path), "--schemes", "uniform", "--out", tmp_path / "runs", "--live",
+        "--processes", 2, *changes,
+    )  # fmt: skip
+    url = url_of(process)
+    wait_until(lambda: len(asked(f"{url}now")["runs"]) == 2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted: 0 of 5 runs are stored" in err
+    assert "Traceback" not in err
+    wait_until(lambda: session_is_empty(process.pid))

@@ -1,0 +1,149 @@
+"""Loggers by name, each with its own package; what they wrote is read back."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpace.errors import InputError, MissingExtraError
+from fedpace.rounds.rows import Row
+from fedpace.studies.loggers import FOLDER, LOGGERS, loggers
+from fedpace.studies.processes import Job
+from fedpace.studies.runner import run_study
+from fedpace.studies.store import Store
+from fedpace.studies.watching import Watchers
+from tests.rounds.fakes import row
+
+from .clusters import cluster
+from .tiny import run_here, tiny_study, write_setup
+
+PACKAGES = {"tensorboard": "tensorboardX", "mlflow": "mlflow", "wandb": "wandb"}
+SCHEMES = ["uniform", "weighted"]
+
+
+def logged(name: str, out: Path) -> dict[str, list[float]]:
+    """Write the runs of two schemes with a logger; return the losses that are stored."""
+    pytest.importorskip(PACKAGES[name], reason=f"needs pip install 'fedpace[{name}]'")
+    study = tiny_study(out)
+    (logger,) = loggers([name], study, out)
+    with logger:
+        run_study(study, SCHEMES, [0], out, processes=2, watcher=Watchers(logger))
+    return {run.scheme: [row.loss for row in run.history.rows[1:]] for run in Store(out).runs()}
+
+
+def events(folder: Path) -> Iterator[Any]:
+    """Read the records of a run's event files: a length, its sum, the record, its sum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    contents = b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
+    while contents:
+        (length,) = struct.unpack("<Q", contents[:8])
+        yield Event.FromString(contents[12 : 12 + length])
+        contents = contents[16 + length :]
+
+
+def test_tensorboard_has_every_round_at_the_time_of_the_runs_clock(tmp_path: Path) -> None:
+    losses = logged("tensorboard", tmp_path)
+    for scheme in SCHEMES:
+        (folder,) = (tmp_path / FOLDER / "tensorboard").glob(f"*-{scheme}-seed0")
+        values = [
+            (event.step, event.wall_time, value.simple_value)
+            for event in events(folder)
+            for value in event.summary.value
+            if value.tag == "loss"
+        ]
+        assert [step for step, _, _ in values] == list(range(1, len(losses[scheme]) + 1))
+        assert [value for *_, value in values] == pytest.approx(losses[scheme])
+        rows = next(r for r in Store(tmp_path).runs() if r.scheme == scheme).history.rows[1:]
+        assert [wall for _, wall, _ in values] == [row.seconds for row in rows]
+
+
+def test_mlflow_has_every_round_and_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    losses = logged("mlflow", tmp_path)
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=(tmp_path / FOLDER / "mlflow").as_uri())
+    found = client.get_experiment_by_name("tiny")
+    runs = client.search_runs([found.experiment_id])
+    assert {run.data.params["scheme"] for run in runs} == set(SCHEMES)
+    for run in runs:
+        metrics = client.get_metric_history(run.info.run_id, "loss")
+        assert [metric.value for metric in metrics] == losses[run.data.params["scheme"]]
+        assert run.data.params["training.k"] == "3"
+        assert run.info.status == "FINISHED"
+
+
+def test_wandb_keeps_every_run_for_later(tmp_path: Path) -> None:
+    logged("wandb", tmp_path)
+    files = list((tmp_path / FOLDER / "wandb").rglob("*.wandb"))
+    assert len(files) == len(SCHEMES)
+    contents = b"".join(path.read_bytes() for path in files)
+    for part in (b"round_seconds", b"uniform-seed0", b"weighted-seed0"):
+        assert part in contents
+
+
+@pytest.mark.parametrize("name", LOGGERS)
+def test_a_missing_package_is_named_with_its_remedy(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("tensorboardX", "mlflow.entities", "mlflow", "wandb"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=rf"pip install 'fedpace\[{name}\]'"):
+        loggers([name], tiny_study(tmp_path), tmp_path)
+
+
+def test_an_unknown_logger_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="got 'tensorbord'; did you mean 'tensorboard'"):
+        loggers(["tensorbord"], tiny_study(tmp_path), tmp_path)
+    done = run_here(write_setup(tmp_path), "--out", tmp_path / "runs", "--log", "tensorbord")
+    assert done.returncode == 2
+    assert "did you mean 'tensorboard'" in done.stderr
+
+
+def test_the_command_line_logs_and_says_where(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX", reason="needs pip install 'fedpace[tensorboard]'")
+    options = ("--schemes", "uniform", "--seeds", 1, "--log", "tensorboard", "--out", tmp_path)
+    done = run_here(write_setup(tmp_path), *options)
+    assert done.returncode == 0, done.stderr
+    assert f"Logs:    {tmp_path}/logs" in done.stdout
+    assert len(list((tmp_path / "logs" / "tensorboard").iterdir())) == 1
+
+
+def test_a_log_is_begun_anew_with_its_run(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX", reason="needs pip install 'fedpace[tensorboard]'")
+    (logger,) = loggers(["tensorboard"], tiny_study(tmp_path), tmp_path)
+    job = Job("uniform", 0)
+    with logger:
+        logger.row(job, row(round=1))
+        logger.done(job)
+        logger.row(job, row(round=1))
+    (folder,) = (tmp_path / FOLDER / "tensorboard").iterdir()
+    steps = [event.step for event in events(folder) if event.summary.value]
+    assert set(steps) == {1}
+
+
+def test_a_function_sees_every_row_on_this_machine_and_on_a_cluster(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    study = tiny_study(tmp_path)
+    with cluster(tmp_path, workers=1) as there:
+        for place in ("here", "runs", "clients"):
+            seen: list[tuple[Job, int]] = []
+
+            def watch(job: Job, row: Row, seen: list[tuple[Job, int]] = seen) -> None:
+                seen.append((job, row.round))
+
+            how: dict[str, Any] = {"processes": 1}
+            if place != "here":
+                how = {"scheduler": there.address, "spread": place}
+            watcher = Watchers(call=[watch])
+            run_study(study, ["uniform"], [0], tmp_path / place, watcher=watcher, **how)
+            (run,) = Store(tmp_path / place).runs()
+            assert seen == [(Job("uniform", 0), row.round) for row in run.history.rows[1:]], place
