@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -30,6 +30,7 @@ from fedpace.estimation.solve import Solve
 from fedpace.lookup import GIVEN, found
 from fedpace.models.logistic import Logistic
 from fedpace.models.model import Model
+from fedpace.models.small_cnn import SmallCnn
 from fedpace.profile import Profile
 from fedpace.rounds import schedules
 from fedpace.rounds.backend import Backend
@@ -239,7 +240,13 @@ def split(study: Study, seed: int) -> Split:
             return own_split(section, seed)
         problem = "its data are with its clients, and cannot be drawn here"
         raise InputError(f"{study.name}: {problem}; set data.source, or data.kind to {KINDS}")
-    rng = Seeds(seed if section.seed is None else section.seed).stream("data")
+    return _drawn_split(section, seed if section.seed is None else section.seed)
+
+
+@lru_cache(maxsize=1)
+def _drawn_split(section: SyntheticSection | ImagesSection, seed: int) -> Split:
+    """Draw the data by their own seed; the latest are kept, as many runs share one draw."""
+    rng = Seeds(seed).stream("data")
     if isinstance(section, SyntheticSection) and section.sizes == "paper":
         sizes = np.array(PAPER_SIZES)
     else:
@@ -273,6 +280,8 @@ def _model(study: Study, features: int) -> Model:
     classes = section.classes if isinstance(section, SyntheticSection) else CLASSES[section.kind]
     if study.model.kind == "logistic":
         return _logistic(study, features, classes)
+    if study.model.kind == "small-cnn":
+        return SmallCnn(classes)
     from fedpace.models.lenet import lenet5
     from fedpace.models.torch_model import TorchModel
 

@@ -23,6 +23,8 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 # Sections that may be a user's own, and then a name alone.
 OWN = ("data", "model")
+# Models of images of 28 × 28.
+OF_IMAGES = ("lenet5", "small-cnn")
 # Losses of PyTorch models whose labels are numbers.
 OF_NUMBERS = ("mse", "mae", "huber")
 SETUPS = resources.files("fedpace.studies") / "setups"
@@ -97,13 +99,13 @@ DataSection = Annotated[SyntheticSection | ImagesSection | OwnSection, Field(dis
 
 
 class ModelSection(_Section):
-    """What they train, and in which precision; LeNet-5 takes images and single precision.
+    """What they train, and in which precision; LeNet-5 and small-cnn take images in single precision.
 
     An own model has a `source`, file.py:name or module:name: a PyTorch module, a linear model of
     scikit-learn, a `Model`, or a function that makes one; `loss` and `metric` are for PyTorch.
     """
 
-    kind: Literal["logistic", "lenet5", "own"] = "logistic"
+    kind: Literal["logistic", "lenet5", "small-cnn", "own"] = "logistic"
     precision: Literal["single", "double"] = "single"
     source: str | None = None
     loss: str | None = None
@@ -294,13 +296,14 @@ class Study(_Section):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.model.kind != "own" and isinstance(self.data, OwnSection) and self.data.source:
-            if self.model.kind == "lenet5":
+            if self.model.kind in OF_IMAGES:
                 raise ValueError('own data need an own model; write model = "file.py:make_model"')
             return self
-        if self.model.kind == "lenet5" and self.data.kind == "synthetic":
-            raise ValueError("lenet5 takes images; set data.kind to mnist or emnist-lower")
-        if self.model.kind == "lenet5" and self.model.precision == "double":
-            raise ValueError("lenet5 trains in single precision; set model.precision to single")
+        kind = self.model.kind
+        if kind in OF_IMAGES and self.data.kind == "synthetic":
+            raise ValueError(f"{kind} takes images; set data.kind to mnist or emnist-lower")
+        if kind in OF_IMAGES and self.model.precision == "double":
+            raise ValueError(f"{kind} trains in single precision; set model.precision to single")
         rounds = self.training.take, self.training.deadline
         if self.training.asynchronous and rounds != (None, None):
             raise ValueError("no round is waited for; set training.take and training.deadline none")
