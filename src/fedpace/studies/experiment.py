@@ -104,7 +104,8 @@ def _barrier(study: Study, scheme: str) -> dict[str, Any]:
     training = study.training
     if not training.asynchronous:
         return {"take": training.take, "deadline": training.deadline}
-    buffer = BUFFERS.get(scheme, training.buffer)
+    own = study.sampling.knobs.get(scheme, {}).get("buffer", training.buffer)
+    buffer = BUFFERS.get(scheme, own)
     return {"mode": training.mode, "at_once": training.slots, "buffer": buffer}
 
 
@@ -153,6 +154,7 @@ def _stream_sampler(study: Study, scheme: str, backend: Backend) -> Sampler:
         study.training.slots,
         buffer=study.training.buffer,
         times_known=backend.usual_times is not None,
+        knobs=study.sampling.knobs.get(scheme),
         **settings,
     )
 
