@@ -6,7 +6,8 @@ study's. The setting that reaches the target first wins; where none does, the fi
 
     python benchmarks/field_knobs.py --out field-knobs.csv
 
-Ctrl-C keeps what was done; the same command goes on from there. It prints what belongs into the grid.
+Ctrl-C keeps what was done; the same command goes on from there. It prints what belongs into the
+grid.
 """
 
 from __future__ import annotations
@@ -74,19 +75,21 @@ def main() -> None:
                     Trial(task, tuple(base + mode + given), case, scheme, FIRST_SEED + seed)
                     for seed in range(options.seeds)
                 ]
-    found = run_all(
-        trials, {}, options.out, processes=options.processes, minutes=options.minutes
-    )
+    found = run_all(trials, {}, options.out, processes=options.processes, minutes=options.minutes)
     print("| task | scheme | seconds with each setting | chosen |")
     print("|---|---|---|---|")
     for (task, scheme), choices in tried.items():
         means = []
         for _, case in choices:
-            times = [r.first for t, r in found if (t.setup, t.scheme, t.case) == (task, scheme, case)]
+            times = [
+                r.first for t, r in found if (t.setup, t.scheme, t.case) == (task, scheme, case)
+            ]
             means.append(sum(times) / len(times) if times else math.nan)
         best = min(range(len(means)), key=lambda at: (not means[at] < math.inf, means[at], at))
         best = best if means[best] < math.inf else 0
-        shown = ", ".join(f"{case} {mean:.0f}" for (_, case), mean in zip(choices, means, strict=True))
+        shown = ", ".join(
+            f"{case} {mean:.0f}" for (_, case), mean in zip(choices, means, strict=True)
+        )
         given = [f"sampling.knobs.{scheme}.{name}={x}" for name, x in choices[best][0].items()]
         print(f"| {task} | {scheme} | {shown} | {' '.join(given) or 'as in its paper'} |")
 

@@ -7,9 +7,9 @@ from fedpace.models.small_cnn import SmallCnn
 
 def by_hand(model: SmallCnn, parameters: np.ndarray, image: np.ndarray) -> np.ndarray:
     """Return the scores of one image, pixel by pixel."""
-    coarse = np.array([
-        [image[2 * i : 2 * i + 2, 2 * j : 2 * j + 2].mean() for j in range(14)] for i in range(14)
-    ])
+    coarse = np.array(
+        [[image[2 * i : 2 * i + 2, 2 * j : 2 * j + 2].mean() for j in range(14)] for i in range(14)]
+    )
     first = 17 * model.channels
     filters = parameters[:first].reshape(17, model.channels)
     linear = parameters[first:].reshape(-1, model.classes)
@@ -18,7 +18,8 @@ def by_hand(model: SmallCnn, parameters: np.ndarray, image: np.ndarray) -> np.nd
         for j in range(6):
             window = coarse[2 * i : 2 * i + 4, 2 * j : 2 * j + 4].ravel()
             features += [max(0.0, window @ f[:-1] + f[-1]) for f in filters.T]
-    return np.array(features) @ linear[:-1] + linear[-1]
+    scores: np.ndarray = np.array(features) @ linear[:-1] + linear[-1]
+    return scores
 
 
 def made() -> tuple[SmallCnn, np.ndarray, np.ndarray, np.ndarray]:

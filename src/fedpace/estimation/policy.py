@@ -73,7 +73,9 @@ OURS: dict[str, Any] = {
 }
 SAMPLERS: dict[str, Any] = OURS | RIVALS
 # All that comes with fedpace; what others have published without a barrier needs more to be made.
-KNOWN = SCHEMES | SAMPLERS | {name: partial(Shares, name) for name in PUBLISHED} | {"pisces": Pisces}
+KNOWN = (
+    SCHEMES | SAMPLERS | {name: partial(Shares, name) for name in PUBLISHED} | {"pisces": Pisces}
+)
 # What works where no round is waited for.
 WITHOUT_BARRIER = ("pace", *BY_COUNTS, *LEARNING, *PUBLISHED)
 # Rounds that the latter of ours learns from, and after which it solves again, where nobody says: as
@@ -259,13 +261,17 @@ def _server(scheme: str, knobs: Mapping[str, Any]) -> Any:
     if scheme not in SERVERS:
         if knobs:
             got = f"{listed(knobs)} for '{scheme}'"
-            raise InputError(f"knobs must be buffer, or those of a server, got {got}; leave them out")
+            raise InputError(
+                f"knobs must be buffer, or those of a server, got {got}; leave them out"
+            )
         return None
     try:
         return SERVERS[scheme](**knobs)
     except TypeError as error:
         got = f"{listed(knobs)} for '{scheme}': {error}"
-        raise InputError(f"knobs must be those of its server, got {got}; see docs/rivals.md") from None
+        raise InputError(
+            f"knobs must be those of its server, got {got}; see docs/rivals.md"
+        ) from None
 
 
 def _own_sampler(given: Any, name: object) -> Sampler:

@@ -93,7 +93,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Pisces:
-    """Keep K clients at work: those of high loss and small staleness, at an adaptive pace [Jiang22].
+    """Keep K at work, those of high loss and small staleness, and adapt the pace [Jiang22].
 
     Score U_i (1 + τ̄_i)^−β, with U_i = n_i √(mean of the squared losses of its samples) and τ̄_i the
     mean of its last five lags, in steps. A free place goes to a client that is new with chance ε,

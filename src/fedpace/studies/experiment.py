@@ -51,7 +51,7 @@ from fedpace.times.availability import check_availability, with_availability
 from fedpace.times.distributions import FLASH, usual_times
 from fedpace.times.links import FLASH as LINKS
 from fedpace.times.links import linked
-from fedpace.times.round_times import RoundTimes, Steady, Varying
+from fedpace.times.round_times import RoundTimes, Steady, Varying, slower
 from fedpace.times.traces import data_file, whole_file
 
 # Of an image of MNIST or EMNIST.
@@ -324,6 +324,8 @@ def round_times(study: Study, usual: FloatArray, seeds: Seeds) -> RoundTimes:
     if devices.times.endswith(FLASH):
         work = devices.model_dump(include={"samples", "megabits"})
         times = linked(times, seeds.stream("times"), seeds, **work)
+    if devices.slower is not None:
+        times = slower(devices.slower, times, seeds)
     return with_availability(devices.availability, times, seeds)
 
 

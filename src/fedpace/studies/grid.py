@@ -67,9 +67,9 @@ def load_studies(name_or_path: str, overrides: Iterable[str] = ()) -> list[Study
         studies = Grid.model_validate(values).studies(overrides)
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
+        field, problem = ".".join(map(str, first["loc"])), first["msg"].lower()
         raise InputError(
-            f"{name_or_path}: '{field}': {first['msg'].lower()}; a grid has tasks, set, vary and own"
+            f"{name_or_path}: '{field}': {problem}; a grid has tasks, set, vary and own"
         ) from None
     return [study for at, study in enumerate(studies) if study not in studies[:at]]
 

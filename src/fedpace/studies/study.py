@@ -99,7 +99,7 @@ DataSection = Annotated[SyntheticSection | ImagesSection | OwnSection, Field(dis
 
 
 class ModelSection(_Section):
-    """What they train, and in which precision; LeNet-5 and small-cnn take images in single precision.
+    """What they train, and in which precision; lenet5 and small-cnn take images, in single.
 
     An own model has a `source`, file.py:name or module:name: a PyTorch module, a linear model of
     scikit-learn, a `Model`, or a function that makes one; `loss` and `metric` are for PyTorch.
@@ -128,7 +128,8 @@ class DevicesSection(_Section):
     must learn the usual ones as it trains. `period` and `spell` are in seconds.
 
     `correlation` hands out the same times by sample counts: 1 the longest to the largest clients,
-    −1 the shortest, 0 as they come. `availability` is always, markov:ON:OFF, daily:SHARE:PERIOD
+    −1 the shortest, 0 as they come. `slower`, SHARE:FACTOR:SECONDS, makes a share of the clients so
+    many times slower from a moment on. `availability` is always, markov:ON:OFF, daily:SHARE:PERIOD
     or file:PATH: see fedpace.times.availability.
     """
 
@@ -138,6 +139,7 @@ class DevicesSection(_Section):
     known: bool = True
     correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
     availability: str = ALWAYS
+    slower: str | None = None
     noise: AtLeastZero = 0.0
     drift: AtLeastZero = 0.0
     period: Positive = 100.0
