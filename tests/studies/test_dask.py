@@ -20,6 +20,7 @@ from fedpace.studies.runner import Spread, run_study
 from fedpace.studies.store import Store
 
 from .clusters import Cluster, cluster
+from .test_grid import GRID
 from .tiny import LONG, begin, files, run_here, stored, tiny_study, wait_until, write_setup
 
 pytest.importorskip("distributed")
@@ -84,6 +85,20 @@ def test_an_own_model_goes_to_workers_that_do_not_have_it(
     assert found == compared("here", None)
     assert found[-1] < found[0]
     capsys.readouterr()
+
+
+def test_a_grid_runs_on_a_cluster_and_goes_on(tmp_path: Path, two_workers: Cluster) -> None:
+    path, out = tmp_path / "grid.toml", tmp_path / "out"
+    path.write_text(GRID, encoding="utf-8")
+    schemes = "fedbuff,pisces,weighted"
+    more = ("--schemes", schemes, "--seeds", "1", "--set", "training.mode=asynchronous")
+    for _ in range(2):
+        done = run_here(path, "--out", out, "--scheduler", two_workers.address, *more)
+        assert done.returncode == 0, done.stderr
+        assert len(list(Store(out).runs())) == 2 * 3
+    here = tmp_path / "here"
+    assert run_here(path, "--out", here, *more).returncode == 0
+    assert files(out) == files(here)
 
 
 OWN = """

@@ -26,6 +26,7 @@ from fedpace.studies.experiment import (
 )
 from fedpace.studies.study import Study, load_study
 from fedpace.times.round_times import Steady, Varying
+from tests.studies.tiny import tiny_study
 
 SMALL = (
     "data.sizes=power-law", "data.clients=6", "data.samples=150", "data.smallest=8",
@@ -348,3 +349,19 @@ def test_the_sampler_has_the_studys_settings() -> None:
     found = sampler(study, "optimal-mean", simulator(study, 0), Seeds(0))
     wanted = {"k": 3, "refresh": 7, "max_weight": 3, "c_over_s0": 0.5, "pilot_rounds": 4}
     assert {name: getattr(found, name) for name in wanted} == wanted
+
+
+def test_the_server_knows_times_of_the_moment_where_it_knows_times(tmp_path: Path) -> None:
+    study = tiny_study(tmp_path, "devices.slower=0.5:5:2", "stop.loss=none", "stop.rounds=30")
+    backend = simulator(study, 0)
+    before = backend.usual_times
+    assert before is not None
+    outcome = run_one(study, "uniform", 0)
+    assert outcome.history.rows[-1].seconds > 2
+    backend.present(5, 2.0)
+    after = backend.usual_times
+    assert after is not None
+    assert sorted(set(np.round(after / before, 9))) == [1.0, 5.0]
+    first, last = outcome.history.rows[1], outcome.history.rows[-1]
+    np.testing.assert_allclose(first.client_seconds, before[first.clients])
+    np.testing.assert_allclose(last.client_seconds, after[last.clients])

@@ -27,7 +27,8 @@ def test_the_field_is_three_tasks_with_availability_and_correlation() -> None:
     cells = {(s.name, s.devices.availability, s.devices.correlation) for s in studies}
     assert len(cells) == len(studies) == 3 * 2 * 3
     assert {s.devices.times for s in studies} == {"trace:fedscale"}
-    assert {s.devices.correlation for s in studies} == {-0.8, 0.0, 0.8}
+    assert {s.devices.correlation for s in studies} == {-1.0, 0.0, 1.0}
+    assert {s.name for s in studies} == {"simulation-1", "prototype-simulated", "small-cnn"}
     assert "field" in grids()
 
 
@@ -35,6 +36,15 @@ def test_overrides_hold_for_all_and_what_comes_out_alike_is_there_once() -> None
     studies = load_studies("field", ["devices.correlation=0.5", "training.k=7"])
     assert len(studies) == 6
     assert {study.training.k for study in studies} == {7}
+
+
+def test_a_task_has_settings_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    text = 'tasks = ["simulation-1", "small-cnn"]\nset = ["training.k=3", "stop.seconds=9"]\n'
+    path.write_text(f'{text}[own]\nsmall-cnn = ["training.k=4"]\n', encoding="utf-8")
+    found = {study.name: study.training.k for study in load_studies(str(path))}
+    assert found == {"simulation-1": 3, "small-cnn": 4}
+    assert {study.training.k for study in load_studies(str(path), ["training.k=5"])} == {5}
 
 
 def test_a_setup_is_a_grid_of_one() -> None:
@@ -59,7 +69,8 @@ def test_one_command_runs_all_and_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("tasks = []\n", "'tasks': .*; a grid has tasks, set and vary"),
+        ("tasks = []\n", "'tasks': .*; a grid has tasks, set, vary and own"),
+        ('tasks = ["simulation-1"]\n[own]\nsmall-cnn = []\n', "must name tasks of the grid"),
         ('tasks = ["simulation-1"]\nvari = []\n', "'vari': .*; a grid has tasks"),
         ('tasks = ["simulation-3"]\n', "got 'simulation-3'; did you mean"),
     ],

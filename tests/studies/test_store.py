@@ -95,6 +95,13 @@ def test_the_key_does_not_depend_on_names(study: Study, tmp_path: Path, change: 
     assert run_key(tiny_study(tmp_path, change), SCHEME, SEED) == run_key(study, SCHEME, SEED)
 
 
+def test_the_key_changes_with_the_schemes_own_knobs_alone(study: Study, tmp_path: Path) -> None:
+    knobs = tiny_study(tmp_path, "sampling.knobs.pow-d.d=9")
+    others = tiny_study(tmp_path, "sampling.knobs.pow-d.d=8")
+    assert run_key(study, "uniform", 0) == run_key(knobs, "uniform", 0)
+    assert len({run_key(each, "pow-d", 0) for each in (study, knobs, others)}) == 3
+
+
 def test_the_key_does_not_depend_on_whether_a_usual_setting_is_written_out(
     study: Study, tmp_path: Path
 ) -> None:

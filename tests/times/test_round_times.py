@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
 from fedpace.seeds import Seeds
-from fedpace.times.round_times import RoundTimes, Steady, Varying
+from fedpace.times.availability import with_availability
+from fedpace.times.round_times import (
+    Presence,
+    RoundTimes,
+    Steady,
+    Varying,
+    slower,
+    usual_at,
+)
 
 USUAL = np.array([1.0, 2.0, 4.0, 8.0])
 EVERYONE = np.arange(4)
@@ -186,3 +194,28 @@ def test_refuses_usual_times_that_are_no_times(value: float) -> None:
     for make in (Steady, lambda usual: Varying(usual, Seeds(0))):
         with pytest.raises(InputError, match=r"times must be .*for client 1; "):
             make(np.array([1.0, value]))
+
+
+def test_some_become_slower_for_good_and_the_server_may_know() -> None:
+    times = slower("0.5:5:60", Steady(np.arange(1.0, 11.0)), Seeds(0))
+    assert times.clients.sum() == 5
+    everyone = np.arange(10)
+    before = times.at(59.9, everyone, round_index=0)
+    after = times.at(60.0, everyone, round_index=0)
+    np.testing.assert_array_equal(before, times.usual)
+    np.testing.assert_array_equal(after / before, np.where(times.clients, 5.0, 1.0))
+    np.testing.assert_array_equal(usual_at(times, 60.0), after)
+    np.testing.assert_array_equal(usual_at(Steady(times.usual), 60.0), times.usual)
+    again = slower("0.5:5:60", Steady(np.arange(1.0, 11.0)), Seeds(0))
+    assert (again.clients == times.clients).all()
+    assert times.present(70.0) == Presence()
+    there = with_availability("markov:5:5", times, Seeds(1))
+    np.testing.assert_array_equal(usual_at(there, 60.0), after)
+
+
+@pytest.mark.parametrize("spec", ["0.5:5", "half:5:60", "0:5:60", "0.5:0:60", "0.5:5:-1", "2:5:6"])
+def test_a_bad_slowdown_is_refused(spec: str) -> None:
+    with pytest.raises(
+        InputError, match=f"devices.slower must be SHARE:FACTOR:SECONDS, got '{spec}'"
+    ):
+        slower(spec, Steady(np.ones(3)), Seeds(0))

@@ -16,10 +16,10 @@ from fedpace.sampling.turns import AmongFree, Dispatch, InTurn
 BY_COUNTS, LEARNING, PUBLISHED = (
     ("uniform", "weighted"),
     ("statistical", "optimal-mean"),
-    ("fedbuff", "fedasync"),
+    ("fedbuff", "fedasync", "pisces"),
 )
 # What makes the model of the replies, where that is part of a scheme.
-SERVERS: dict[str, Any] = {"fedbuff": FedBuff(), "fedasync": FedAsync()}
+SERVERS: dict[str, Any] = {"fedbuff": FedBuff, "fedasync": FedAsync}
 # FedAsync steps with every update.
 BUFFERS = {"fedasync": 1}
 

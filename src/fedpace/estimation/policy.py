@@ -24,6 +24,7 @@ from fedpace.estimation.pilots import Piloted
 from fedpace.estimation.solve import Solve
 from fedpace.lookup import found
 from fedpace.rivals import RIVALS
+from fedpace.rivals.pisces import Pisces
 from fedpace.rounds.sampler import Sampler
 from fedpace.sampling.schemes import GROUP, SCHEMES, Scheme, is_scheme, needs_counts_only
 
@@ -72,7 +73,9 @@ OURS: dict[str, Any] = {
 }
 SAMPLERS: dict[str, Any] = OURS | RIVALS
 # All that comes with fedpace; what others have published without a barrier needs more to be made.
-KNOWN = SCHEMES | SAMPLERS | {name: partial(Shares, name) for name in PUBLISHED}
+KNOWN = (
+    SCHEMES | SAMPLERS | {name: partial(Shares, name) for name in PUBLISHED} | {"pisces": Pisces}
+)
 # What works where no round is waited for.
 WITHOUT_BARRIER = ("pace", *BY_COUNTS, *LEARNING, *PUBLISHED)
 # Rounds that the latter of ours learns from, and after which it solves again, where nobody says: as
@@ -157,6 +160,7 @@ def stream_sampler_for(
     refresh: int | None = None,
     max_weight: float | None = None,
     c_over_s0: float | None = None,
+    knobs: Mapping[str, Any] | None = None,
 ) -> Sampler:
     """Return the sampler of a run without a barrier.
 
@@ -173,6 +177,9 @@ def stream_sampler_for(
         As in `Solve`, in rounds of C completions.
     max_weight, c_over_s0
         As in `Solve`.
+    knobs : mapping of names to values, optional
+        Settings of a scheme's own, for one given by name: `buffer`, and those of its server or
+        sampler, {"mixing": 0.3} for fedasync.
 
     Examples
     --------
@@ -181,10 +188,15 @@ def stream_sampler_for(
     """
     check_without_barrier(scheme)
     chosen: dict[str, Any]
+    own_knobs = dict(knobs or {})
+    buffer = own_knobs.pop("buffer", buffer)
     if isinstance(scheme, str) and scheme == "pace":  # which caps weights in its own way
-        own = {"warm_up": warm_up, "refresh": refresh, "c_over_s0": c_over_s0}
+        own = {"warm_up": warm_up, "refresh": refresh, "c_over_s0": c_over_s0, **own_knobs}
         chosen = {name: value for name, value in own.items() if value is not None}
         return PaceStream(at_once, buffer=buffer, **chosen)
+    if isinstance(scheme, str) and scheme == "pisces":  # which steps at a pace of its own
+        pisces: Sampler = _made(Pisces, at_once, scheme, own_knobs)
+        return pisces
     given: Any = named(scheme) if isinstance(scheme, str) else scheme
     if not is_scheme(given) and scheme not in WITHOUT_BARRIER:
         if isinstance(given, (type, partial)):
@@ -195,7 +207,7 @@ def stream_sampler_for(
     chosen = {}
     if isinstance(scheme, str) and scheme in WITHOUT_BARRIER:
         given = Shares(scheme, at_once, times_known)
-        chosen = {"server": SERVERS.get(scheme), "buffer": BUFFERS.get(scheme, buffer)}
+        chosen = {"server": _server(scheme, own_knobs), "buffer": BUFFERS.get(scheme, buffer)}
         if scheme in BY_COUNTS and refresh is None:
             refresh = USUAL["refresh"]  # times change
     rounds = USUAL_WARM_UP if warm_up is None else warm_up
@@ -241,6 +253,24 @@ def _made(make: Callable[..., Any], k: int, name: object, settings: Mapping[str,
         raise InputError(
             f"scheme must be made with {given}, got {name!r:.80}: {type(error).__name__}: "
             f"{error}; see docs/extend.md"
+        ) from None
+
+
+def _server(scheme: str, knobs: Mapping[str, Any]) -> Any:
+    """Return the server that is part of a scheme without a barrier, None where none is."""
+    if scheme not in SERVERS:
+        if knobs:
+            got = f"{listed(knobs)} for '{scheme}'"
+            raise InputError(
+                f"knobs must be buffer, or those of a server, got {got}; leave them out"
+            )
+        return None
+    try:
+        return SERVERS[scheme](**knobs)
+    except TypeError as error:
+        got = f"{listed(knobs)} for '{scheme}': {error}"
+        raise InputError(
+            f"knobs must be those of its server, got {got}; see docs/rivals.md"
         ) from None
 
 

@@ -39,6 +39,7 @@ COLOURS = {
     "optimal-mean-no-pilots": "#882255",
     "fedbuff": "#AA4499",
     "fedasync": "#999933",
+    "pisces": "#117733",
 }
 # For schemes of a user's own, from Tol's.
 OTHER_COLOURS = ("#661100", "#44AA99", "#332288", "#DDCC77")

@@ -7,7 +7,7 @@ from functools import lru_cache
 from fedpace.data.synthetic import PAPER_SIZES
 from fedpace.studies.study import ImagesSection, Study, SyntheticSection, load_study, setups
 
-MODELS = {"logistic": "logistic regression", "lenet5": "LeNet-5"}
+MODELS = {"logistic": "logistic regression", "lenet5": "LeNet-5", "small-cnn": "a small CNN"}
 POOLS = {"mnist": "MNIST", "emnist-lower": "EMNIST letters"}
 # What makes a study another setup; how it samples and stops does not.
 TOLD = ("data", "model", "devices")

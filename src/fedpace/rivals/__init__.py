@@ -7,6 +7,7 @@ from fedpace.rivals.fastest import FedCS, Flanp
 from fedpace.rivals.groups import Groups
 from fedpace.rivals.oort import Oort
 from fedpace.rivals.optimal_clients import OptimalClients
+from fedpace.rivals.pisces import Pisces
 from fedpace.rivals.power_of_choice import PowerOfChoice
 from fedpace.rivals.tifl import Tifl
 from fedpace.rivals.uniform import FedAU, FedStale
@@ -30,14 +31,18 @@ RIVALS: dict[str, Any] = {
     "fedvarp": partial(FedStale, beta=1.0),
     "fedstale": FedStale,
 }
+# Without a barrier: those that draw among whoever is free, and a sampler.
+WITHOUT_BARRIER: dict[str, Any] = {"fedbuff": None, "fedasync": None, "pisces": Pisces}
 
 
 def is_biased(name: str) -> bool:
     """Tell whether a scheme of that name has another mean than full participation.
 
-    >>> is_biased("oort"), is_biased("ocs"), is_biased("uniform")
-    (True, False, False)
+    >>> is_biased("oort"), is_biased("ocs"), is_biased("uniform"), is_biased("fedbuff")
+    (True, False, False, True)
     """
+    if name in WITHOUT_BARRIER:
+        return True
     rival = RIVALS.get(name)
     return bool(getattr(rival.func if isinstance(rival, partial) else rival, "biased", False))
 

@@ -150,7 +150,9 @@ class Sampler(Protocol):
     One that decides by the replies whose count has `choose(state, draw, reply, rng) -> Draw`, of
     some of those who answered. `biased = True` says that weights are meant as they are: they are
     not corrected for replies that did not come. With `reads_losses = True` clients say how the
-    model that they got does, also where no network lies between.
+    model that they got does, also where no network lies between. Without a barrier, one that has
+    `steps_now(state, passed, at_work, known) -> bool` decides whenever somebody is back whether the
+    server steps with all that came, `passed` seconds after it did last.
     """
 
     def init(self, n: int) -> Any:

@@ -22,7 +22,7 @@ from fedpace.rounds.local import Held, LocalSteps, Trained
 from fedpace.rounds.optimisers import SGD
 from fedpace.rounds.privacy import Privacy
 from fedpace.seeds import Seeds
-from fedpace.times.round_times import Presence, RoundTimes
+from fedpace.times.round_times import Presence, RoundTimes, usual_at
 from fedpace.times.traces import FORWARD_AND_BACKWARD
 
 # The share of clients whose accuracy is told apart.
@@ -71,11 +71,12 @@ class SimulatedClock(ABC):
         self._underway: list[_Underway] = []
         self._gone: list[_Underway] = []  # of which nothing will come
         self._now = 0.0
+        self._asked = 0.0  # when the server last looked who is there
 
     @property
     def usual_times(self) -> FloatArray | None:
-        """t_i without noise and drift, where the server knows them."""
-        return self.times.usual if self.times_known else None
+        """t_i of now without noise and drift, where the server knows them."""
+        return usual_at(self.times, self._asked) if self.times_known else None
 
     def judged(self, task: Task) -> Judged:  # noqa: ARG002
         """Return how the model of a task does on the samples of its clients."""
@@ -88,6 +89,7 @@ class SimulatedClock(ABC):
 
     def present(self, round_index: int, seconds: float) -> Presence:  # noqa: ARG002
         """Return who is there at this time of the simulated clock."""
+        self._asked = seconds
         return self.times.present(seconds)
 
     def submit(self, task: Task) -> None:

@@ -44,6 +44,27 @@ class FedBuff(Average):
 
 
 @dataclass(frozen=True)
+class StaleMean(Average):
+    """w ← w + Σ (n_i / Σ n) (1 + τ_i)^−β Δ_i over the updates that came [Jiang22].
+
+    Biased, as `FedBuff`; steps are the shorter the older their updates.
+
+    Parameters
+    ----------
+    exponent : float ≥ 0
+        β.
+    """
+
+    exponent: float = 0.5
+
+    def weigh(self, seen: Seen) -> FloatArray:
+        """Return the share of the samples of each, less for an old update."""
+        p = seen.weights[seen.draw.clients]
+        weights: FloatArray = p / p.sum() * (1 + staleness(seen)) ** -self.exponent
+        return weights
+
+
+@dataclass(frozen=True)
 class FedAsync(Average):
     """w ← (1 − α_i) w + α_i w_i, with α_i = α (1 + τ_i)^−a, after every update [Xie19, Alg. 1].
 

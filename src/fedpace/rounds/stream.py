@@ -49,7 +49,8 @@ class Stream(Training):
     `at_once` clients are at work. Whenever one is back, its update goes into the buffer, and the
     next is sent out with the newest model. Whenever the buffer holds `buffer` updates the server
     takes a step, w ← w + Σ weights_i Δ_i / buffer: each update as it was made, at the learning rate
-    that it was sent out with, however old. A row is a step, and the learning rate falls by steps.
+    that it was sent out with, however old. A row is a step, and the learning rate falls by steps. A
+    sampler with `steps_now` says itself when to step, with all that came.
 
     Whoever drives it submits `tasks()`, collects, and calls `take` with what came.
 
@@ -122,9 +123,20 @@ class Stream(Training):
         rows = []
         self._arrived += [each for each in arrived if each is not None]
         with np.errstate(over="ignore", invalid="ignore"):
-            while not self.ended and len(self._arrived) >= self._buffer:
-                rows.append(self._step())
+            while not self.ended and (count := self._due()):
+                rows.append(self._step(count))
         return rows
+
+    def _due(self) -> int:
+        """Return of how many updates to make a step now, 0 for none."""
+        paced = getattr(self.sampler, "steps_now", None)
+        if paced is None:
+            return self._buffer if len(self._arrived) >= self._buffer else 0
+        known = self._known()._replace(seconds=self._clock)
+        at_work = np.array([*self._at_work], dtype=np.int64)
+        passed = self._clock - self.state.seconds
+        ready = self._arrived and paced(self.state.sampler, passed, at_work, known)
+        return len(self._arrived) if ready else 0
 
     @property
     def _buffer(self) -> int:
@@ -165,7 +177,13 @@ class Stream(Training):
         self._late.pop(client, None)
         self.state = state._replace(owed=owed, sent=state.sent + 1)
         return Task(
-            np.array([client]), sent.model, state.sent, rate, self._clock, version=state.round
+            np.array([client]),
+            sent.model,
+            state.sent,
+            rate,
+            self._clock,
+            version=state.round,
+            losses=getattr(self.sampler, "reads_losses", False),
         )
 
     def _factor(self, design: Dispatch, known: Known) -> float:
@@ -215,9 +233,8 @@ class Stream(Training):
             self._late[client] = sent
         return _Back(sent, None, self._clock - sent.began, refused)
 
-    def _step(self) -> Row:
-        """Let the server step with the updates of the buffer, and record that."""
-        count = self._buffer
+    def _step(self, count: int) -> Row:
+        """Let the server step with the first updates of the buffer, and record that."""
         taken, self._arrived = self._arrived[:count], self._arrived[count:]
         came = [each.sent for each in taken if each.reply is not None]
         lost = [each for each in taken if each.reply is None]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -30,6 +30,7 @@ from fedpace.estimation.solve import Solve
 from fedpace.lookup import GIVEN, found
 from fedpace.models.logistic import Logistic
 from fedpace.models.model import Model
+from fedpace.models.small_cnn import SmallCnn
 from fedpace.profile import Profile
 from fedpace.rounds import schedules
 from fedpace.rounds.backend import Backend
@@ -50,7 +51,7 @@ from fedpace.times.availability import check_availability, with_availability
 from fedpace.times.distributions import FLASH, usual_times
 from fedpace.times.links import FLASH as LINKS
 from fedpace.times.links import linked
-from fedpace.times.round_times import RoundTimes, Steady, Varying
+from fedpace.times.round_times import RoundTimes, Steady, Varying, slower
 from fedpace.times.traces import data_file, whole_file
 
 # Of an image of MNIST or EMNIST.
@@ -105,7 +106,8 @@ def _barrier(study: Study, scheme: str) -> dict[str, Any]:
     training = study.training
     if not training.asynchronous:
         return {"take": training.take, "deadline": training.deadline}
-    buffer = BUFFERS.get(scheme, training.buffer)
+    own = study.sampling.knobs.get(scheme, {}).get("buffer", training.buffer)
+    buffer = BUFFERS.get(scheme, own)
     return {"mode": training.mode, "at_once": training.slots, "buffer": buffer}
 
 
@@ -154,6 +156,7 @@ def _stream_sampler(study: Study, scheme: str, backend: Backend) -> Sampler:
         study.training.slots,
         buffer=study.training.buffer,
         times_known=backend.usual_times is not None,
+        knobs=study.sampling.knobs.get(scheme),
         **settings,
     )
 
@@ -249,7 +252,13 @@ def split(study: Study, seed: int) -> Split:
             return own_split(section, seed)
         problem = "its data are with its clients, and cannot be drawn here"
         raise InputError(f"{study.name}: {problem}; set data.source, or data.kind to {KINDS}")
-    rng = Seeds(seed if section.seed is None else section.seed).stream("data")
+    return _drawn_split(section, seed if section.seed is None else section.seed)
+
+
+@lru_cache(maxsize=1)
+def _drawn_split(section: SyntheticSection | ImagesSection, seed: int) -> Split:
+    """Draw the data by their own seed; the latest are kept, as many runs share one draw."""
+    rng = Seeds(seed).stream("data")
     if isinstance(section, SyntheticSection) and section.sizes == "paper":
         sizes = np.array(PAPER_SIZES)
     else:
@@ -283,6 +292,8 @@ def _model(study: Study, features: int) -> Model:
     classes = section.classes if isinstance(section, SyntheticSection) else CLASSES[section.kind]
     if study.model.kind == "logistic":
         return _logistic(study, features, classes)
+    if study.model.kind == "small-cnn":
+        return SmallCnn(classes)
     from fedpace.models.lenet import lenet5
     from fedpace.models.torch_model import TorchModel
 
@@ -323,6 +334,8 @@ def round_times(study: Study, usual: FloatArray, seeds: Seeds) -> RoundTimes:
     if devices.times.endswith(FLASH):
         work = devices.model_dump(include={"samples", "megabits"})
         times = linked(times, seeds.stream("times"), seeds, **work)
+    if devices.slower is not None:
+        times = slower(devices.slower, times, seeds)
     return with_availability(devices.availability, times, seeds)
 
 

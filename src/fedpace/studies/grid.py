@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from importlib import resources
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedpace.errors import InputError
 from fedpace.studies.study import Study, load_study
@@ -16,19 +16,29 @@ GRIDS = resources.files("fedpace.studies") / "grids"
 
 
 class Grid(BaseModel):
-    """Every one of the `tasks`, names of setups, with `set`, and one of each list in `vary`."""
+    """Every one of the `tasks`, names of setups, with `set`, and one of each list in `vary`.
+
+    `own` has settings of single tasks, by name.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     tasks: list[str] = Field(min_length=1)
     set: list[str] = []
     vary: list[list[str]] = []
+    own: dict[str, list[str]] = {}
+
+    @model_validator(mode="after")
+    def _of_tasks(self) -> Self:
+        if unknown := [task for task in self.own if task not in self.tasks]:
+            raise ValueError(f"own must name tasks of the grid, got {unknown[0]!r}")
+        return self
 
     def studies(self, overrides: Iterable[str] = ()) -> list[Study]:
         """Return its studies, the settings of the last list changing fastest."""
         given = list(overrides)
         return [
-            load_study(task, [*self.set, *chosen, *given])
+            load_study(task, [*self.set, *self.own.get(task, ()), *chosen, *given])
             for task in self.tasks
             for chosen in product(*self.vary)
         ]
@@ -43,7 +53,7 @@ def load_studies(name_or_path: str, overrides: Iterable[str] = ()) -> list[Study
     """Return the studies of a grid, or the one of a setup: see `load_study`.
 
     A grid comes with fedpace, or is a TOML file with `tasks`, names of setups, and optionally
-    `set` and `vary`, settings as for --set. Studies that come out alike are there once.
+    `set`, `vary` and `own`, settings as for --set. Studies that come out alike are there once.
 
     >>> [study.name for study in load_studies("simulation-1")]
     ['simulation-1']
@@ -57,9 +67,9 @@ def load_studies(name_or_path: str, overrides: Iterable[str] = ()) -> list[Study
         studies = Grid.model_validate(values).studies(overrides)
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
+        field, problem = ".".join(map(str, first["loc"])), first["msg"].lower()
         raise InputError(
-            f"{name_or_path}: '{field}': {first['msg'].lower()}; a grid has tasks, set and vary"
+            f"{name_or_path}: '{field}': {problem}; a grid has tasks, set, vary and own"
         ) from None
     return [study for at, study in enumerate(studies) if study not in studies[:at]]
 

@@ -186,6 +186,10 @@ def _identity(study: Study, scheme: str, seed: int) -> list[Any]:
     """Return what determines a run's numbers: settings that are not the usual ones, and files."""
     settings = study.model_dump(mode="json", exclude_defaults=True)
     numbers = {name: value for name, value in settings.items() if name not in NAMES}
+    if study.sampling.knobs:  # those of other schemes change nothing
+        sampling = {name: x for name, x in numbers.pop("sampling").items() if name != "knobs"}
+        mine = study.sampling.knobs.get(scheme)
+        numbers |= ({"sampling": sampling} if sampling else {}) | ({"knobs": mine} if mine else {})
     for section in OWN:  # wherever the file is, its text counts
         if source := numbers.get(section, {}).get("source"):
             numbers[section] = numbers[section] | {"source": source.rpartition("/")[2]}

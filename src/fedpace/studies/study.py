@@ -27,6 +27,8 @@ OWN = ("data", "model")
 OWN_DATA = 'write a .toml with data = "file.py:make_clients" (docs/own-models.md)'
 # What Pydantic calls bounds.
 BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+# Models of images of 28 × 28.
+OF_IMAGES = ("lenet5", "small-cnn")
 # Losses of PyTorch models whose labels are numbers.
 OF_NUMBERS = ("mse", "mae", "huber")
 SETUPS = resources.files("fedpace.studies") / "setups"
@@ -102,13 +104,13 @@ DataSection = Annotated[SyntheticSection | ImagesSection | OwnSection, Field(dis
 
 
 class ModelSection(_Section):
-    """What they train, and in which precision; LeNet-5 takes images and single precision.
+    """What they train, and in which precision; lenet5 and small-cnn take images, in single.
 
     An own model has a `source`, file.py:name or module:name: a PyTorch module, a linear model of
     scikit-learn, a `Model`, or a function that makes one; `loss` and `metric` are for PyTorch.
     """
 
-    kind: Literal["logistic", "lenet5", "own"] = "logistic"
+    kind: Literal["logistic", "lenet5", "small-cnn", "own"] = "logistic"
     precision: Literal["single", "double"] = "single"
     source: str | None = None
     loss: str | None = None
@@ -131,7 +133,8 @@ class DevicesSection(_Section):
     must learn the usual ones as it trains. `period` and `spell` are in seconds.
 
     `correlation` hands out the same times by sample counts: 1 the longest to the largest clients,
-    −1 the shortest, 0 as they come. `availability` is always, markov:ON:OFF, daily:SHARE:PERIOD
+    −1 the shortest, 0 as they come. `slower`, SHARE:FACTOR:SECONDS, makes a share of the clients so
+    many times slower from a moment on. `availability` is always, markov:ON:OFF, daily:SHARE:PERIOD
     or file:PATH: see fedpace.times.availability.
     """
 
@@ -141,6 +144,7 @@ class DevicesSection(_Section):
     known: bool = True
     correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
     availability: str = ALWAYS
+    slower: str | None = None
     noise: AtLeastZero = 0.0
     drift: AtLeastZero = 0.0
     period: Positive = 100.0
@@ -324,13 +328,14 @@ class Study(_Section):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.model.kind != "own" and isinstance(self.data, OwnSection) and self.data.source:
-            if self.model.kind == "lenet5":
+            if self.model.kind in OF_IMAGES:
                 raise ValueError('own data need an own model; write model = "file.py:make_model"')
             return self
-        if self.model.kind == "lenet5" and self.data.kind == "synthetic":
-            raise ValueError("lenet5 takes images; set data.kind to mnist or emnist-lower")
-        if self.model.kind == "lenet5" and self.model.precision == "double":
-            raise ValueError("lenet5 trains in single precision; set model.precision to single")
+        kind = self.model.kind
+        if kind in OF_IMAGES and self.data.kind == "synthetic":
+            raise ValueError(f"{kind} takes images; set data.kind to mnist or emnist-lower")
+        if kind in OF_IMAGES and self.model.precision == "double":
+            raise ValueError(f"{kind} trains in single precision; set model.precision to single")
         rounds = self.training.take, self.training.deadline
         if self.training.asynchronous and rounds != (None, None):
             raise ValueError("no round is waited for; set training.take and training.deadline none")

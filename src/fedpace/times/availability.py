@@ -13,7 +13,7 @@ from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError, nearest
 from fedpace.seeds import Seeds
 from fedpace.times.intervals import Intervals, read_intervals
-from fedpace.times.round_times import Presence, RoundTimes
+from fedpace.times.round_times import Presence, RoundTimes, usual_at
 
 ALWAYS = "always"
 KINDS = {ALWAYS: "", "markov": "ON:OFF", "daily": "SHARE:PERIOD", "file": "PATH"}
@@ -55,6 +55,10 @@ class ComingAndGoing:
     def usual(self) -> FloatArray:
         """The usual times."""
         return self.times.usual
+
+    def usual_at(self, seconds: float) -> FloatArray:
+        """Return the usual times of a moment."""
+        return usual_at(self.times, seconds)
 
     def at(self, seconds: float, clients: IntArray, *, round_index: int) -> FloatArray:
         """Return how long these clients take, if they stay."""

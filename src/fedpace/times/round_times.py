@@ -30,7 +30,8 @@ class RoundTimes(Protocol):
     """How fast each client is, and when it is there; all by the clock of the run.
 
     Where clients may leave while they work there is also `leaves(seconds, clients) -> seconds`:
-    after how long each of them goes.
+    after how long each of them goes. Where the usual times change for good there is also
+    `usual_at(seconds)`, which returns those of a moment.
     """
 
     @property
@@ -42,6 +43,13 @@ class RoundTimes(Protocol):
 
     def present(self, seconds: float) -> Presence:
         """Return who is there at `seconds`, or the first to come and how long that takes."""
+
+
+def usual_at(times: RoundTimes, seconds: float) -> FloatArray:
+    """Return the usual times of a moment."""
+    changing = getattr(times, "usual_at", None)
+    found: FloatArray = times.usual if changing is None else changing(seconds)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,3 +152,69 @@ class Varying:
             if self.seeds.stream("time-busy", spell, client).random() < self.busy:
                 log += np.log(self.busy_factor)
         return float(np.exp(log))
+
+
+@dataclass(frozen=True, eq=False)
+class Slower:
+    """Times of clients of whom some become slower for good, all at the same moment.
+
+    Parameters
+    ----------
+    times : RoundTimes
+        How long they take without that.
+    clients : array of N bool
+        Who becomes slower.
+    factor, since : float > 0, float ≥ 0
+        How many times as long they then take, and from when on, in seconds.
+
+    Examples
+    --------
+    >>> slower = Slower(Steady(np.array([1.0, 2.0])), np.array([False, True]), 5.0, since=60.0)
+    >>> slower.at(59.0, np.array([0, 1]), round_index=0), slower.usual_at(60.0)
+    (array([1., 2.]), array([ 1., 10.]))
+    """
+
+    times: RoundTimes
+    clients: NDArray[np.bool_]
+    factor: float
+    since: float
+
+    @property
+    def usual(self) -> FloatArray:
+        """The usual times before that."""
+        return self.times.usual
+
+    def usual_at(self, seconds: float) -> FloatArray:
+        """Return the usual times of a moment."""
+        return self.times.usual * self._factors(seconds)
+
+    def at(self, seconds: float, clients: IntArray, *, round_index: int) -> FloatArray:
+        """Return the times of these clients."""
+        times = self.times.at(seconds, clients, round_index=round_index)
+        return times * self._factors(seconds)[clients]
+
+    def present(self, seconds: float) -> Presence:
+        """Return who is there."""
+        return self.times.present(seconds)
+
+    def _factors(self, seconds: float) -> FloatArray:
+        return np.where(self.clients & (seconds >= self.since), self.factor, 1.0)
+
+
+def slower(spec: str, times: RoundTimes, seeds: Seeds) -> Slower:
+    """Return times of which a share of the clients becomes slower: SHARE:FACTOR:SECONDS.
+
+    >>> float(slower("0.5:5:60", Steady(np.ones(10)), Seeds(0)).usual_at(60).sum())
+    30.0
+    """
+    try:
+        share, factor, since = (float(each) for each in spec.split(":"))
+        if not (0 < share <= 1 and 0 < factor < np.inf and 0 <= since < np.inf):
+            raise ValueError
+    except ValueError:
+        problem = f"devices.slower must be SHARE:FACTOR:SECONDS, got '{spec}'"
+        raise InputError(f"{problem}; write 0.5:5:60") from None
+    n = times.usual.size
+    who = np.zeros(n, dtype=np.bool_)
+    who[seeds.stream("time-slower").permutation(n)[: round(share * n)]] = True
+    return Slower(times, who, factor, since)
