@@ -43,6 +43,7 @@ from fedpace.seeds import Seeds
 MODEL = Logistic(features=784, classes=26, dtype=np.float32)
 K = 10
 PROCESSES = 2  # that the devices share
+AT_ONCE = 50  # devices of each that join at the same moment; all are connected in the end
 WARM_UP = 20
 
 
@@ -88,20 +89,24 @@ def attend(port: int, first: int, end: int, folder: Path | None) -> None:
     """Be the devices from `first` to `end`."""
     trainer = Idle()
 
-    async def attend_one(client: int) -> None:
+    async def attend_one(client: int, joining: asyncio.Semaphore) -> None:
         device = Device(name(client), lambda _: trainer)
         credentials = Certificates.read(folder, name(client)).for_device if folder else None
-        while not await attended(device, f"127.0.0.1:{port}", credentials):
+        while not await attended(device, f"127.0.0.1:{port}", credentials, joining):
             await asyncio.sleep(1)
 
     async def all_of_them() -> None:
-        await asyncio.gather(*map(attend_one, range(first, end)))
+        joining = asyncio.Semaphore(AT_ONCE)
+        await asyncio.gather(*(attend_one(client, joining) for client in range(first, end)))
 
     asyncio.run(all_of_them())
 
 
 async def attended(
-    device: Device, address: str, credentials: grpc.ChannelCredentials | None
+    device: Device,
+    address: str,
+    credentials: grpc.ChannelCredentials | None,
+    joining: asyncio.Semaphore,
 ) -> bool:
     """Serve over one connection, as `Device.attend` does, but many in one thread."""
     reader = Reader(Asked)
@@ -110,9 +115,14 @@ async def attended(
     else:
         channel = grpc.aio.secure_channel(address, credentials, options=OPTIONS)
     async with channel:
-        call = channel.stream_stream(METHOD)()
         try:
-            await call.write(device.hello)
+            async with joining:
+                call = channel.stream_stream(METHOD)()
+                await call.write(device.hello)
+                welcome = await call.read()
+            if welcome is grpc.aio.EOF:
+                return False
+            device.answers(reader, welcome)
             async for data in call:
                 for message in device.answers(reader, data):
                     await call.write(message)

@@ -5,6 +5,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,25 @@ def test_refuses_older_tls(server: DeviceServer, ours: Path) -> None:
     tls.set_ciphers("ALL:@SECLEVEL=0")
     with socket.create_connection(server.address) as plain, pytest.raises(ssl.SSLError):
         tls.wrap_socket(plain, server_hostname="127.0.0.1")
+
+
+def test_a_device_goes_on_trying_when_a_full_server_hangs_up(ours: Path) -> None:
+    knocks: list[object] = []
+
+    def hang_up(full: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # the end of the test
+            while True:
+                line, address = full.accept()
+                knocks.append(address)
+                line.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as full:
+        threading.Thread(target=hang_up, args=(full,), daemon=True).start()
+        tls = Certificates.read(ours, NAMES[0])
+        with pytest.raises(InputError, match="without any for 5 s; start the server first"):
+            serve("127.0.0.1", full.getsockname()[1], NAMES[0], never, tls=tls, patience=5.0)
+        full.shutdown(socket.SHUT_RDWR)
+    assert len(knocks) > 4
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "example.org", "::"])

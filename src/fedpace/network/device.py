@@ -23,13 +23,13 @@ SILENCE = 30.0
 # Seconds before a device tries again, doubled each time up to the second.
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 # A server that refuses a certificate hangs up without a word; this often is no accident.
-TURNED_AWAY = 3
+TURNED_AWAY = 4
+# What gRPC says then; a server that is full hangs up earlier, during the handshake.
+HUNG_UP, TOO_EARLY = ("Socket closed", "Connection reset"), "andshake"
 # Numbers of a model that are believed: a gigabyte. What claims more is no server of ours.
 MOST_FLOATS = 2**28
 # Characters of a message about a wrong argument, file or setting that the server is told.
 MESSAGE = 500
-# What gRPC says of a server that hangs up during or right after the handshake.
-HUNG_UP = ("Socket closed", "handshake failed", "Connection reset", "Broken pipe", "EOF")
 OPTIONS = [
     *PLAIN_MESSAGES,
     ("grpc.keepalive_time_ms", int(1000 * SILENCE)),
@@ -199,7 +199,7 @@ class Device:
             )
         if self.welcomed:
             self._turned_away = 0
-        elif encrypted and any(word in details for word in HUNG_UP):
+        elif encrypted and TOO_EARLY not in details and any(each in details for each in HUNG_UP):
             self._turned_away += 1
         if self._turned_away == TURNED_AWAY or any(word in details for word in CERTIFICATE_WORDS):
             raise InputError(
