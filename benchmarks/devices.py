@@ -119,13 +119,11 @@ async def attended(
             async with joining:
                 call = channel.stream_stream(METHOD)()
                 await call.write(device.hello)
-                welcome = await call.read()
-            if welcome is grpc.aio.EOF:
-                return False
-            device.answers(reader, welcome)
-            async for data in call:
+                data = await call.read()
+            while data is not grpc.aio.EOF:
                 for message in device.answers(reader, data):
                     await call.write(message)
+                data = await call.read()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return False  # joining may take longer than a server waits for a hello
         return True
