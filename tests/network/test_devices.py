@@ -101,9 +101,9 @@ def test_sends_every_client_the_learning_rate(server: DeviceServer) -> None:
 def test_names_whom_it_waits_for(server: DeviceServer) -> None:
     silent = threading.Event()
 
-    def late(header: dict[str, Any]) -> bytes:
-        assert header["kind"] != "train" or silent.wait(30)
-        return honest(1, header)
+    def late(asked: Received) -> list[bytes]:
+        assert asked.kind != "train" or silent.wait(30)
+        return honest(1, asked)
 
     waiting = Devices(server, MODEL, Seeds(SEED), least=N)
     assert waiting.awaited == NAMES  # to join
