@@ -261,8 +261,8 @@ class Simulator(Held, SimulatedClock):
             self.privacy.released(update, rng)
             for update, rng in zip(trained.updates, streams, strict=True)
         ]
-        how = {"steps": self.local_steps, "rate": task.learning_rate}
-        norms = [self.privacy.released_norm(update, **how) for update in updates]
+        steps, rate = self.local_steps, task.learning_rate
+        norms = [self.privacy.released_norm(each, steps=steps, rate=rate) for each in updates]
         return Trained(np.array(updates), np.array(norms))
 
     def _trained(
