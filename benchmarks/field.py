@@ -83,8 +83,9 @@ def relative(runs: Runs, task: str, scheme: str) -> tuple[Interval, int, int]:
             if base is not None and (math.isfinite(run.sustained) or math.isfinite(base.sustained)):
                 logs.append(math.log(run.counted / base.counted))
     found = mean_interval(logs)
-    ends = [math.exp(x) for x in (found.value, found.low, found.high)]
-    return Interval(*ends, found.seeds, "≥" if arrived < count else ""), arrived, count
+    value, low, high = (math.exp(x) for x in (found.value, found.low, found.high))
+    bound = "≥" if arrived < count else ""
+    return Interval(value, low, high, found.seeds, bound), arrived, count
 
 
 def schemes_of(runs: Runs) -> list[str]:

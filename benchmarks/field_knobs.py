@@ -78,9 +78,9 @@ def main() -> None:
     found = run_all(trials, {}, options.out, processes=options.processes, minutes=options.minutes)
     print("| task | scheme | seconds with each setting | chosen |")
     print("|---|---|---|---|")
-    for (task, scheme), choices in tried.items():
+    for (task, scheme), those in tried.items():
         means = []
-        for _, case in choices:
+        for _, case in those:
             times = [
                 r.first for t, r in found if (t.setup, t.scheme, t.case) == (task, scheme, case)
             ]
@@ -88,9 +88,9 @@ def main() -> None:
         best = min(range(len(means)), key=lambda at: (not means[at] < math.inf, means[at], at))
         best = best if means[best] < math.inf else 0
         shown = ", ".join(
-            f"{case} {mean:.0f}" for (_, case), mean in zip(choices, means, strict=True)
+            f"{case} {mean:.0f}" for (_, case), mean in zip(those, means, strict=True)
         )
-        given = [f"sampling.knobs.{scheme}.{name}={x}" for name, x in choices[best][0].items()]
+        given = [f"sampling.knobs.{scheme}.{name}={x}" for name, x in those[best][0].items()]
         print(f"| {task} | {scheme} | {shown} | {' '.join(given) or 'as in its paper'} |")
 
 
