@@ -93,3 +93,20 @@ def test_real_runs_are_counted_in_markdown_html_and_csv(tmp_path: Path) -> None:
     header = csv_text([summary]).splitlines()[0]
     assert "device_seconds_low" in header
     assert "slow_accuracy" in header
+
+
+def test_the_interval_of_a_share_stays_a_share(tmp_path: Path) -> None:
+    runs = [
+        run_of(
+            tmp_path,
+            line(
+                "train", 1, 4.0, 1.7, device_seconds=8.0, wasted_seconds=wasted, slow_accuracy=slow
+            ),
+            seed=seed,
+        )
+        for seed, (wasted, slow) in enumerate([(0.0, 0.9), (4.0, 0.2)])
+    ]
+    found = costs_of(runs)
+    assert (found.wasted.low, found.wasted.high) == (0.0, 1.0)
+    assert (found.slow_accuracy.low, found.slow_accuracy.high) == (0.0, 1.0)
+    assert found.device_seconds.high == pytest.approx(8.0)

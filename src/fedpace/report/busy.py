@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "How busy the clients of a round are"
-LABEL = "time at work, % of the round"
+LABEL = "time at work in a round, %"
 NOTE = (
     "Σ seconds of the clients / (clients that answered × seconds of the round), mean over the "
     "rounds of training, pilots left out, and over seeds; without a barrier, Σ seconds of the "

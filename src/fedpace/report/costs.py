@@ -41,7 +41,15 @@ class Costs(NamedTuple):
 def costs_of(runs: Sequence[StoredRun]) -> Costs:
     """Return what a scheme's runs cost."""
     each = [_costs(run) for run in runs]
-    return Costs(*(mean_interval(_known(values)) for values in zip(*each, strict=True)))
+    found = Costs(*(mean_interval(_known(values)) for values in zip(*each, strict=True)))
+    measured = all(run.study.measures_accuracy for run in runs)  # else a metric, of any size
+    shares = ("wasted", "busiest", *("accuracy", "slow_accuracy") * measured)
+    return found._replace(**{name: _share(getattr(found, name)) for name in shares})
+
+
+def _share(interval: Interval) -> Interval:
+    """Return the interval of a share, which does not leave 0 to 1."""
+    return interval._replace(low=max(interval.low, 0.0), high=min(interval.high, 1.0))
 
 
 def _costs(run: StoredRun) -> tuple[float, ...]:
