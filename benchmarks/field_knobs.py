@@ -38,14 +38,14 @@ def settings(k: int) -> dict[str, list[dict[str, Any]]]:
         ],
         "pow-d": [{}, {"d": 3 * k}, {"d": 5 * k}],
         "tifl": [{}, {"tiers": 3}, {"tiers": 10}],
-        "fedcs": [{}, {"candidates": 0.3}, {"candidates": 0.3, "deadline": 1.0}],
-        "flanp": [{}, {"accuracy": 0.1}, {"accuracy": 0.5}],
         "fedau": [{}, {"longest": 10}, {"longest": 500}],
         "fedstale": [{}, {"beta": 1.0}, {"beta": 0.2}],
         "fedbuff": buffers,
         "fedasync": [{}, {"mixing": 0.3}, {"mixing": 0.9}],
         "pisces": [{}, {"bound": 2}, {"bound": 2 * k}],
         "weighted": buffers,
+        "fedcs": [{}, {"candidates": 0.3}, {"candidates": 0.3, "deadline": 1.0}],
+        "flanp": [{}, {"accuracy": 0.1}, {"accuracy": 0.5}],
     }
 
 
