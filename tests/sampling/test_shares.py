@@ -75,24 +75,30 @@ def test_no_general_solver_finds_better(seed: int, max_weight: float | None) -> 
     assert found.gap < 1e-7
 
 
+@pytest.mark.parametrize("many", [0, shares.MANY])
 @given(fleets(), ratios, caps, st.data())
 def test_is_feasible_stationary_and_certified(
-    fleet: Fleet, ratio: float, max_weight: float | None, data: st.DataObject
+    many: int, fleet: Fleet, ratio: float, max_weight: float | None, data: st.DataObject
 ) -> None:
     at_once = data.draw(st.integers(1, fleet.times.size))
-    found = solve_shares(*fleet, ratio * fleet.least_variance, at_once, max_weight)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shares, "MANY", many)
+        found = solve_shares(*fleet, ratio * fleet.least_variance, at_once, max_weight)
     check_feasible(found, fleet, at_once, max_weight)
     assert found.status == "converged"
     assert found.residual < 1e-6
     assert found.gap < 1e-5
 
 
+@pytest.mark.parametrize("many", [0, shares.MANY])
 @given(extreme_fleets(), ratios, caps, st.data())
 def test_is_feasible_on_extreme_fleets(
-    fleet: Fleet, ratio: float, max_weight: float | None, data: st.DataObject
+    many: int, fleet: Fleet, ratio: float, max_weight: float | None, data: st.DataObject
 ) -> None:
     at_once = data.draw(st.integers(1, fleet.times.size))
-    found = solve_shares(*fleet, ratio * fleet.least_variance, at_once, max_weight)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shares, "MANY", many)
+        found = solve_shares(*fleet, ratio * fleet.least_variance, at_once, max_weight)
     check_feasible(found, fleet, at_once, max_weight)
 
 
@@ -178,3 +184,38 @@ def test_shares_are_valid_where_steps_run_out(monkeypatch: pytest.MonkeyPatch) -
         found = solve_shares(*random_fleet(20, seed), None, 5, max_weight=1.5)
         assert np.all(found.q > 0)
         assert found.q.sum() == pytest.approx(1, abs=1e-12)
+
+
+def large_fleet(seed: int) -> tuple[Fleet, int]:
+    """Return more clients than are solved for one unknown after the other."""
+    fleet = random_fleet(shares.MANY + 10, seed)
+    times, rng = fleet.times.copy(), np.random.default_rng(seed)
+    if seed % 3 == 1:
+        times = 10 ** rng.uniform(-5, 5, times.size)
+    elif seed % 3 == 2:
+        times = rng.integers(1, 5, times.size).astype(np.float64)
+    return fleet._replace(times=times), [2, 50, times.size // 2][seed // 3]
+
+
+@pytest.mark.parametrize("seed", range(9))
+def test_two_unknowns_at_once_are_those_found_one_after_the_other(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, at_once = large_fleet(seed)
+    both = solve_shares(fleet.weights, fleet.times, fleet.grad_norms, None, at_once, 4.0)
+    monkeypatch.setattr(shares, "MANY", 10**9)
+    one = solve_shares(fleet.weights, fleet.times, fleet.grad_norms, None, at_once, 4.0)
+    np.testing.assert_allclose(both.q, one.q, rtol=1e-9)
+    assert both.status == one.status == "converged"
+    assert both.gap < 1e-6
+
+
+@pytest.mark.parametrize("seed", [0, 4, 8])
+def test_where_two_at_once_fail_one_after_the_other_is_found(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, at_once = large_fleet(seed)
+    wanted = solve_shares(fleet.weights, fleet.times, fleet.grad_norms, None, at_once, 4.0)
+    monkeypatch.setattr(shares, "JOINT_STEPS", 1)
+    found = solve_shares(fleet.weights, fleet.times, fleet.grad_norms, None, at_once, 4.0)
+    np.testing.assert_allclose(found.q, wanted.q, rtol=1e-9)

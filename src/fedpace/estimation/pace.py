@@ -33,6 +33,8 @@ from fedpace.sampling.tiers import least_moment, solve_tiers, tiers_by_time
 
 # The weight that a round may have at first, and at most: a longer step overshoots.
 ROUND_WEIGHTS = (1.5, 10.0)
+# This part of all clients must be new for a solution before its time.
+NEW_PART = 0.1
 
 
 class Basis(TypedDict):
@@ -170,12 +172,16 @@ class Pace:
         return plan._replace(design=design.turned(turn))
 
     def _is_due(self, state: PaceState) -> bool:
-        """Tell whether to solve: at first, every `refresh` rounds, and when K clients are new."""
+        """Tell whether to solve: at first, every `refresh` rounds, and when many clients are new.
+
+        Many are K, and a tenth of all: solving looks at every client.
+        """
         since = state["rounds"] - max(state["solved"], self.warm_up)
         if since == 0 or since >= self.refresh:
             return True
         before = int((state["basis"]["learned"]["replies"] > 0).sum())
-        return int((state["learned"]["replies"] > 0).sum()) >= before + self.k
+        known = int((state["learned"]["replies"] > 0).sum())
+        return known - before >= max(self.k, NEW_PART * state["norms"].size)
 
     def _solved(self, basis: Basis, known: Known) -> Plan:
         times = times_of(basis["learned"], known)

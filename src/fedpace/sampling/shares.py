@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from fedpace.checks import FloatArray, IntArray, one_per_client, positive_column, positive_count
 from fedpace.errors import InputError
@@ -29,6 +29,10 @@ NEWTON_STEPS = 100
 SAME = 1e-14
 # Shapes times this are nothing beside 1/t.
 LEAST_SCALE = 1e-200
+# From so many clients on, two unknowns are solved for at once: fewer passes over all clients.
+MANY = 4096
+# Steps after which that is given up.
+JOINT_STEPS = 30
 # A share this near to a bound is at it.
 AT_BOUND = 1e-9
 
@@ -181,6 +185,8 @@ class _Problem(NamedTuple):
     c: float
     slots: int
     floors: FloatArray | None
+    floor_loads: FloatArray  # l_i t_i, and a_i² / l_i; empty where there are no floors
+    floor_moments: FloatArray
 
     def solved(self) -> tuple[FloatArray, int, bool]:
         """Return the optimum, the evaluations of the scalar equation, and whether it converged.
@@ -219,21 +225,76 @@ class _Problem(NamedTuple):
             rates = np.minimum(scale * shape, self.most)
             member = _Member(rates, float(rates.sum()), scale)
         else:
-            member = self._floored(shape, self.floors, guess)
+            member = self._floored(shape, fast, self.floors, guess)
         if member is INFEASIBLE:
             return member
         return member._replace(misfit=self._misfit(member, anchor - below))
 
-    def _floored(self, shape: FloatArray, floors: FloatArray, guess: _Member | None) -> _Member:
-        """Find s with Σ λ t = C, which is piecewise linear in s and rises with it.
-
-        Newton's method within a bracket.
-        """
+    def _floored(
+        self,
+        shape: FloatArray,
+        fast: NDArray[np.bool_],
+        floors: FloatArray,
+        guess: _Member | None,
+    ) -> _Member:
+        """Find s and Λ with Σ λ t = C and Σ λ = Λ, beginning with those of another θ."""
         if guess is None or guess is INFEASIBLE or guess.scale == 0:
             scale = _scale(shape * self.times, self.slots)
             total = float(np.minimum(scale * shape, self.most).sum())
         else:
             total, scale = guess.total, guess.scale
+        if shape.size < MANY:
+            return self._bracketed(shape, floors, total, scale)
+        if not self._has_room(fast, floors):
+            return INFEASIBLE
+        found = self._at_once(shape, floors, total, scale)
+        return self._bracketed(shape, floors, total, scale) if found is None else found
+
+    def _has_room(self, fast: NDArray[np.bool_], floors: FloatArray) -> bool:
+        """Tell whether the fast, always at work, and the floors of all others leave any room."""
+        who = np.flatnonzero(fast)
+        left = 1 - float(floors.sum()) + float(floors[who].sum())
+        loaded = float(self.floor_loads.sum()) - float(self.floor_loads[who].sum())
+        return who.size + float(self.most[who].sum()) / left * loaded < self.slots
+
+    def _at_once(
+        self, shape: FloatArray, floors: FloatArray, total: float, scale: float
+    ) -> _Member | None:
+        """Find s and Λ by who has its floor and who is always at work; None where that fails.
+
+        Given these, Σ λ t = C and Σ λ = Λ are linear in s and Λ. Their solution tells anew who has
+        and who is, until it stays the same.
+        """
+        below, load = shape / floors, shape * self.times
+        floored = full = np.zeros(0, dtype=np.bool_)
+        for _ in range(JOINT_STEPS):
+            before, last = floored, full
+            floored = below < total / scale
+            floored |= self.floor_loads > 1 / total
+            full = (load > 1 / scale) & ~floored
+            held = floored.astype(np.float64)
+            if np.array_equal(floored, before) and np.array_equal(full, last):
+                rates = np.maximum(floors * total, np.minimum(scale * shape, self.most))
+                return _Member(rates, total, scale, held)
+            always = np.flatnonzero(full)
+            left, loaded = 1 - float(floors @ held), float(self.floor_loads @ held)
+            room, most = self.slots - always.size, float(self.most[always].sum())
+            moving = np.where(floored | full, 0.0, shape)
+            rate, weight = float(moving.sum()), float(moving @ self.times)
+            both = left * weight + rate * loaded or math.nan  # where nobody moves
+            scale = (left * room - loaded * most) / both
+            total = (most * weight + rate * room) / both
+            if not (scale > LEAST_SCALE and total > 0):
+                return None
+        return None
+
+    def _bracketed(
+        self, shape: FloatArray, floors: FloatArray, total: float, scale: float
+    ) -> _Member:
+        """Find s with Σ λ t = C, which is piecewise linear in s and rises with it.
+
+        Newton's method within a bracket.
+        """
         low, high = 0.0, math.inf
         for _ in range(NEWTON_STEPS):
             wanted = np.minimum(scale * shape, self.most)
@@ -242,7 +303,7 @@ class _Problem(NamedTuple):
             over = float(rates @ self.times) - self.slots
             low, high = (low, scale) if over > 0 else (scale, high)
             moving = np.where((floored == 0) & (wanted < self.most), shape, 0.0)
-            follow = float((floors * self.times) @ floored) / (1 - float(floors @ floored))
+            follow = float(self.floor_loads @ floored) / (1 - float(floors @ floored))
             slope = float(moving @ self.times) + follow * float(moving.sum())
             better = scale - over / slope if slope > 0 else math.inf
             if abs(better - scale) <= SAME * scale or low >= high * (1 - SAME):
@@ -260,8 +321,8 @@ class _Problem(NamedTuple):
         cost, gain, left = 0.0, self.c, 1.0
         if self.floors is not None and member.floored is not None:
             left -= float(self.floors @ member.floored)
-            cost = float((self.floors * self.times) @ member.floored) / left
-            gain += float((self.importance / self.floors * self.importance) @ member.floored)
+            cost = float(self.floor_loads @ member.floored) / left
+            gain += float(self.floor_moments @ member.floored)
         gain *= (member.scale / member.total) ** 2 / left
         cost += max(theta, 0.0)
         gain += max(-theta, 0.0)
@@ -345,4 +406,7 @@ def _scale(load: FloatArray, slots: int) -> float:
 def _problem(profile: Profile, slots: int, floors: FloatArray | None) -> _Problem:
     importance, c = normalised(profile)
     times = profile.times / profile.times.min()
-    return _Problem(importance, times, 1 / times, c, slots, floors)
+    none = np.empty(0)
+    loads = none if floors is None else floors * times
+    moments = none if floors is None else importance / floors * importance
+    return _Problem(importance, times, 1 / times, c, slots, floors, loads, moments)
