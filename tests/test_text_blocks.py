@@ -50,7 +50,7 @@ def lines_of(text: str) -> list[str]:
     for name, first in re.findall(r"^for (\w+) in (\S+)", text, re.MULTILINE):
         values[name] = first
     for name, value in values.items():
-        text = re.sub(rf"\${name}\b", lambda _, value=value: value, text)
+        text = re.sub(rf"\${name}\b", value.replace("\\", r"\\"), text)
     kept = [line.strip() for line in text.splitlines()]
     kept = [line for line in kept if line and not re.match(r'\w="', line)]
     return [each.strip() for line in kept for each in line.split("&&")]

@@ -19,6 +19,7 @@ PAGES = {
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
 }
+LANGUAGES = {".py": "python", ".js": "javascript"}
 PLACES = {source: page for page, source in PAGES.items()}
 ELSEWHERE = re.compile(
     r"""<(?:script|img|iframe)[^>]* src="https?:|<link[^>]*stylesheet[^>]*"https?:"""
@@ -41,13 +42,20 @@ def examples() -> str:
     for script in scripts("examples"):
         path = script.relative_to(ROOT).as_posix()
         text = script.read_text(encoding="utf-8")
-        parts.append(f"## {path} {{ #{anchor(path)} }}\n\n```python\n{text}```\n")
+        language = LANGUAGES[script.suffix]
+        parts.append(f"## {path} {{ #{anchor(path)} }}\n\n```{language}\n{text}```\n")
     return "\n".join(parts)
 
 
 def scripts(folder: str) -> list[Path]:
     """Return what is to be seen of a folder, top first."""
-    found = [script for script in (ROOT / folder).rglob("*.py") if script.stat().st_size > 100]
+    found = [
+        script
+        for script in (ROOT / folder).rglob("*.*")
+        if script.suffix in LANGUAGES
+        and script.stat().st_size > 100
+        and "node_modules" not in script.parts
+    ]
     return sorted(found, key=lambda script: (len(script.parts), script))
 
 

@@ -75,6 +75,6 @@ def test_a_device_adds_the_noise_that_a_study_names() -> None:
     trainers = [OwnShard("a")(job_of(each, 0, ["a"])) for each in (study, plain)]
     start = trainers[0].model.initial(Seeds(0).stream("init"))
     released, exact = (each.train(start, round_index=0, learning_rate=0.1)[0] for each in trainers)
-    kept = exact * min(1.0, 0.5 / np.linalg.norm(exact))
+    kept = exact * min(1.0, 0.5 / float(np.linalg.norm(exact)))
     noise = released - kept
     assert abs(noise.std() - 1.0) < 5 / np.sqrt(2 * noise.size)

@@ -129,7 +129,7 @@ def test_a_run_trains_with_little_noise_and_not_with_much() -> None:
         design = WithReplacement(np.full(6, 1 / 6), 3, np.full(6, 1 / 6))
         done = train(
             backend,
-            Fixed(design),  # type: ignore[arg-type]
+            Fixed(design),
             schedule=constant(0.1),
             stop=Stop(rounds=20),
             seeds=Seeds(0),
