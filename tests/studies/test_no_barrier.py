@@ -71,6 +71,8 @@ def test_knobs_are_a_schemes_own(tmp_path: Path) -> None:
     assert sizes == {3}
     sizes = {row.clients.size for row in run_one(study, "uniform", 0).history.rows[1:]}
     assert sizes == {2}
+    rounds = tiny_study(tmp_path, *knobs)
+    assert sampler(rounds, "weighted", simulator(rounds, 0), Seeds(0)).k == 3  # type: ignore[attr-defined]
     with pytest.raises(InputError, match="knobs must be those of its server, got mix for 'fedasy"):
         stream_sampler_for("fedasync", 4, knobs={"mix": 1})
     with pytest.raises(InputError, match="knobs must be buffer, or those of a server, got d for"):

@@ -132,7 +132,8 @@ def sampler(study: Study, scheme: str, backend: Backend, seeds: Seeds) -> Sample
     settings = section.model_dump(include={"refresh", "max_weight", "c_over_s0"})
     if scheme == "pace":  # which caps the weight of a round
         del settings["max_weight"]
-    knobs = section.knobs.get(scheme)
+    # A buffer has no meaning in rounds; a scheme that has one without a barrier may be in both.
+    knobs = {name: x for name, x in section.knobs.get(scheme, {}).items() if name != "buffer"}
     made = sampler_for(scheme, k, learn=_learning(study), knobs=knobs, **settings)
     if not section.oracle or not isinstance(made, (Solve, Piloted)):
         return made
