@@ -14,8 +14,11 @@ from mkdocs.structure.pages import Page
 FORMULA = re.compile(r"<pre>(?:<span></span>)?<code>.*?</code></pre>", re.DOTALL)
 PLAIN = re.compile(r"<pre.*?</pre>|<code.*?</code>|<[^>]*>", re.DOTALL)
 RAISED = re.compile(r"(?<=[\w)′₀-₉}>])\^(?:\{([^}]*)\}|([−*]?\w+))")
-# One letter with any index (t_max), or any word with the index of a client or tier (weights_i).
-LOWERED = re.compile(r"(?<![\w.])([^\W\d_])_(?:\{([^}]*)\}|(\w+))|(?<![\w.])([^\W\d_]+)_([ijg])\b")
+# One letter with any index (t_max), or any word with the index of a client or tier (weights_i). A
+# square belongs to the whole.
+LOWERED = re.compile(
+    r"(?<![\w.])([^\W\d_])_(?:\{([^}]*)\}|([^\W²³]+))|(?<![\w.])([^\W\d_]+)_([ijg])(?![^\W²³])"
+)
 
 
 def typeset(text: str) -> str:
