@@ -270,7 +270,7 @@ BAD = {
     "'training.local_stepz' is not a known field; did you mean 'local_steps'?": (
         "--set", "training.local_stepz=3",
     ),
-    "'training.k' is 0;": ("--set", "training.k=0"),
+    "'training.k' is 0, not at least 1; set training.k=1": ("--set", "training.k=0"),
     "--set must be section.field=value, got 'k'": ("--set", "k"),
     "schedule must be inverse:RATE": ("--set", "training.schedule=fast"),
 }  # fmt: skip
