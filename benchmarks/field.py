@@ -111,6 +111,12 @@ def marked(scheme: str) -> str:
     return f"{text} †" if is_biased(name) else text
 
 
+def with_interval(found: Interval) -> str:
+    """Return a ratio, with its interval where there is more than one run."""
+    several = math.isfinite(found.low)
+    return f"{found.value:.2f}" + f" ({found.low:.2f}–{found.high:.2f})" * several
+
+
 def table(runs: Runs) -> str:
     tasks = tasks_of(runs)
     lines = [
@@ -126,7 +132,7 @@ def table(runs: Runs) -> str:
                 continue
             lost = f"; {count - arrived} of {count} not reached" if arrived < count else ""
             bound = f"{found.bound} " if found.bound else ""
-            cells.append(f"{bound}{found.value:.2f} ({found.low:.2f}–{found.high:.2f}){lost}")
+            cells.append(f"{bound}{with_interval(found)}{lost}")
         ends = [
             (run.accuracy, run.slow)
             for each in runs.values()
@@ -174,7 +180,7 @@ def cells(runs: Runs, *, barrier: bool) -> str:
             f"| {cell.task} | {cell.availability.partition(':')[0]} | {cell.correlation:+.0f} | "
             f"{uniform} | {mean_of(schemes[ours])} | {best.removesuffix(NO_BARRIER)} "
             f"{mean_of(others[best])} | "
-            f"{ratio.value:.2f} ({ratio.low:.2f}–{ratio.high:.2f}){mark} |"
+            f"{with_interval(ratio)}{mark} |"
         )
     return "\n".join([*lines, "", f"First in {first} of {counted} cells."])
 
