@@ -49,8 +49,9 @@ class Stream(Training):
     `at_once` clients are at work. Whenever one is back, its update goes into the buffer, and the
     next is sent out with the newest model. Whenever the buffer holds `buffer` updates the server
     takes a step, w ← w + Σ weights_i Δ_i / buffer: each update as it was made, at the learning rate
-    that it was sent out with, however old. A row is a step, and the learning rate falls by steps. A
-    sampler with `steps_now` says itself when to step, with all that came.
+    that it was sent out with, however old; `Memory` alone brings it to the rate of the step. A row
+    is a step, and the learning rate falls by steps. A sampler with `steps_now` says itself when to
+    step, with all that came.
 
     Whoever drives it submits `tasks()`, collects, and calls `take` with what came.
 
