@@ -21,6 +21,7 @@ from fedpace.network.shard import OwnShard
 from fedpace.rounds.rows import Row
 from fedpace.studies.processes import Job
 from fedpace.studies.study import Study, load_study
+from fedpace.studies.watching import Watchers
 from tests.lab.labs import only_run, write_setup
 
 NAMES = [f"device-{number:02d}" for number in range(4)]
@@ -81,6 +82,37 @@ def test_one_disturbed_round_does_not_count() -> None:
 def test_a_client_that_never_answered_is_as_the_others_are() -> None:
     rows = [row([0, 1], [1.0, 3.0])]
     assert usual_seconds([rows], 3).tolist() == [1.0, 3.0, 2.0]
+
+
+class Seen:
+    """A watcher that writes down the rounds, those from before apart."""
+
+    def __init__(self) -> None:
+        self.before: list[int] = []
+        self.rounds: list[int] = []
+
+    def resumed(self, _: Job, rows: Sequence[Row]) -> None:
+        self.before += [row.round for row in rows]
+
+    def row(self, _: Job, row: Row) -> None:
+        self.rounds.append(row.round)
+
+    def done(self, _: Job) -> None:
+        """Nothing to write down."""
+
+
+def test_who_looks_on_is_told_the_rounds_that_a_run_goes_on_from(tmp_path: Path) -> None:
+    study, out = load_study(str(write_setup(tmp_path)), []), tmp_path / "runs"
+    (job,) = jobs_of(study, ["uniform"], [0])
+    with pytest.raises(EnoughError), fleet(4) as server:
+        stopped(study, job, out, [2], server)
+    seen, settings = Seen(), {"waiting": Waiting(4, 60.0), "say": print}
+    with fleet(4) as server:
+        run_on_devices(
+            study, [job], out, server, progress=lambda _: None, watcher=Watchers(seen), **settings
+        )
+    assert seen.before == [1, 2]
+    assert seen.rounds == [3, 4, 5, 6]
 
 
 def test_a_restart_keeps_the_weights_and_a_stored_run_leaves_no_checkpoint(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
+import struct
 import threading
 import urllib.error
 from collections.abc import Callable
@@ -103,6 +105,38 @@ def test_only_this_machine_is_answered_and_nothing_but_the_page(tmp_path: Path) 
                 asked(url, **headers)
             assert error.value.code == status
             error.value.close()
+
+
+def test_a_browser_that_hangs_up_is_not_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Live(tmp_path, print) as live:
+        port = int(live.url.rstrip("/").rpartition(":")[2])
+        request = f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", port)) as browser:
+                browser.sendall(request)
+                browser.recv(1)  # the page has begun to come
+                # Closed with a reset, as by a tab that is closed.
+                browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert "connect-src" in asked(live.url)
+        for thread in threading.enumerate():
+            if "process_request_thread" in thread.name:
+                thread.join(60)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_page_knows_the_rounds_that_a_run_goes_on_from(tmp_path: Path) -> None:
+    with Live(tmp_path, print) as live:
+        live.of(tiny_study(tmp_path, "stop.rounds=9"))
+        live.resumed(JOB, [row(round=1), row(round=2)])
+        live.row(JOB, row(round=3))
+        now = asked(f"{live.url}now")
+        asked(f"{live.url}seen")  # as a page does at the end, which is waited for
+    (run,) = now["runs"]
+    assert run["round"] == 3
+    assert run["left"] is None  # nothing is known from a single round of now
+    assert len(now["plot"]["data"][0]["x"]) == 3
 
 
 def test_a_page_tells_who_is_waited_for_before_the_first_round(tmp_path: Path) -> None:

@@ -130,6 +130,18 @@ def test_a_log_is_begun_anew_with_its_run(tmp_path: Path) -> None:
     assert set(steps) == {1}
 
 
+def test_a_log_of_a_run_that_goes_on_is_whole(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX", reason="needs pip install 'fedpace[tensorboard]'")
+    (logger,) = loggers(["tensorboard"], tiny_study(tmp_path), tmp_path)
+    job = Job("uniform", 0)
+    with logger:
+        logger.resumed(job, [row(round=1), row(round=2)])
+        logger.row(job, row(round=3))
+    (folder,) = (tmp_path / FOLDER / "tensorboard").iterdir()
+    steps = [event.step for event in events(folder) if event.summary.value]
+    assert sorted(set(steps)) == [1, 2, 3]
+
+
 def test_a_function_sees_every_row_on_this_machine_and_on_a_cluster(tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     study = tiny_study(tmp_path)

@@ -136,6 +136,8 @@ def _run_all(
             memory=journal.notes.get(SCREEN),
         )
         journal.live = _live(devices)
+        if (found := journal.resume()) is not None:
+            watcher.resumed(job, found.rows[1:])  # but for that of the initial model
         outcome = run_with(
             devices,
             study,

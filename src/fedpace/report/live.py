@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -82,8 +83,7 @@ class Live:
         self._asked, self._seen = -math.inf, threading.Event()
         self._making = threading.Lock()
         self.page()  # says now which package is missing
-        self._server = ThreadingHTTPServer((HERE, 0), _answering(self))
-        self._server.daemon_threads = True
+        self._server = _Server((HERE, 0), _answering(self))
         self.url = f"http://{HERE}:{self._server.server_port}/"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -119,6 +119,15 @@ class Live:
         run.seconds.append(row.seconds)
         run.losses.append(row.loss)
         run.row, run.left = row, run.remaining.seconds(row)
+
+    def resumed(self, job: Job, rows: Sequence[Row]) -> None:
+        """Know the rounds of an earlier command; they say nothing of how long the rest takes."""
+        if job not in self._going:
+            self.begin(job)
+        run = self._going[job]
+        run.seconds += [row.seconds for row in rows]
+        run.losses += [row.loss for row in rows]
+        run.row = rows[-1] if rows else None
 
     def done(self, job: Job) -> None:
         """Know that a run is over, and put it into the report."""
@@ -200,6 +209,17 @@ def _line(job: Job, run: _Going) -> Plot:
         mode="lines",
         line={"color": colour(job.scheme), "width": 2, "dash": dash(job.scheme)},
     ) | {"name": str(job)}
+
+
+class _Server(ThreadingHTTPServer):
+    """Answer each browser in a thread of its own; one that hangs up is nothing to speak of."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print the error, unless the browser has gone away."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def _answering(live: Live) -> type[BaseHTTPRequestHandler]:

@@ -52,6 +52,11 @@ class Logger:
         }
         self._logs[job].write(told, self._steps[job])
 
+    def resumed(self, job: Job, rows: Sequence[Row]) -> None:
+        """Write the rounds of an earlier command again: the log is new, and shall be whole."""
+        for row in rows:
+            self.row(job, row)
+
     def done(self, job: Job) -> None:
         """Close the log of a run."""
         if (log := self._logs.pop(job, None)) is not None:

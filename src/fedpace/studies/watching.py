@@ -20,6 +20,9 @@ class Watcher(Protocol):
     def row(self, job: Job, row: Row) -> object:
         """See a round that a run has finished."""
 
+    def resumed(self, job: Job, rows: Sequence[Row]) -> object:
+        """Know the rounds that a run had finished before it was interrupted, and goes on from."""
+
     def done(self, job: Job) -> object:
         """Know that a run is over, or has to begin anew because its process was killed."""
 
@@ -36,6 +39,11 @@ class Watchers:
             watcher.row(job, row)
         for function in self._call:
             function(job, row)
+
+    def resumed(self, job: Job, rows: Sequence[Row]) -> None:
+        """Tell the watchers which rounds a run goes on from; functions saw them before."""
+        for watcher in self._each:
+            watcher.resumed(job, rows)
 
     def done(self, job: Job) -> None:
         """Tell everybody that a run is over."""
