@@ -133,6 +133,19 @@ def test_pixels_are_in_the_unit_interval_or_standard(backends: dict[str, Simulat
     np.testing.assert_allclose(slope * unit + shift, standard, atol=1e-4)
 
 
+def test_images_of_another_folder_are_not_those_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels, drawn = np.arange(600) % 26 + 36, []
+    for shade in (10, 20):
+        folder = tmp_path / str(shade)
+        images = np.full((labels.size, 28, 28), shade, dtype=np.uint8)
+        write_split(folder / "emnist", "emnist-lower", images, labels)
+        monkeypatch.setenv("FEDPACE_DATA", str(folder))
+        drawn.append(split(small("prototype-simulated", "data.pixels=unit"), 0).train.x)
+    np.testing.assert_allclose(drawn[1], 2 * drawn[0], rtol=1e-6)
+
+
 @pytest.mark.usefixtures("data")
 def test_the_command_runs_a_study_on_images(tmp_path: Path, data_folder: Path) -> None:
     changes = [part for change in SMALL for part in ("--set", change)]

@@ -1,5 +1,6 @@
 """One run of a study: a scheme and a seed."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedpace.checks import FloatArray, one_per_client, positive_column
+from fedpace.data.cache import VARIABLE
 from fedpace.data.image_files import pool_files
 from fedpace.data.images import CLASSES, image_split, load_pool, standardised
 from fedpace.data.partition import power_law_sizes
@@ -253,11 +255,16 @@ def split(study: Study, seed: int) -> Split:
             return own_split(section, seed)
         problem = "its data are with its clients, and cannot be drawn here"
         raise InputError(f"{study.name}: {problem}; set data.source, or data.kind to {KINDS}")
-    return _drawn_split(section, seed if section.seed is None else section.seed)
+    chosen = seed if section.seed is None else section.seed
+    return _drawn_split(section, chosen, os.environ.get(VARIABLE))
 
 
 @lru_cache(maxsize=1)
-def _drawn_split(section: SyntheticSection | ImagesSection, seed: int) -> Split:
+def _drawn_split(
+    section: SyntheticSection | ImagesSection,
+    seed: int,
+    folder: str | None,  # noqa: ARG001 - other files, another draw
+) -> Split:
     """Draw the data by their own seed; the latest are kept, as many runs share one draw."""
     rng = Seeds(seed).stream("data")
     if isinstance(section, SyntheticSection) and section.sizes == "paper":
