@@ -11,6 +11,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedpace.errors import InputError
+from fedpace.rivals.optimal_clients import OptimalClients
 from fedpace.rounds.backend import Task
 from fedpace.rounds.local import LocalTrainer
 from fedpace.rounds.privacy import Privacy, epsilon, times_asked, told
@@ -64,6 +65,20 @@ def test_a_client_is_counted_whenever_it_was_asked() -> None:
     assert times_asked(rows).tolist() == [2, 0, 2, 1]
     assert times_asked([]).size == 0
     assert told(8.0, [rows]).startswith("the client asked most often in a run, 2 times, has ε = ")
+
+
+def test_a_client_whose_reply_a_sampler_leaves_out_is_counted_too() -> None:
+    simulator = small_simulator()
+    outcome = train(
+        simulator,
+        OptimalClients(k=2),
+        schedule=constant(0.05),
+        stop=Stop(rounds=3),
+        seeds=Seeds(0),
+    )
+    rows = outcome.history.rows
+    assert any(row.left_out.size for row in rows)
+    assert times_asked(rows).tolist() == [3] * simulator.weights.size
 
 
 def test_without_the_accountant_the_account_says_what_to_install(

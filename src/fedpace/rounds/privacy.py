@@ -59,8 +59,8 @@ class Privacy:
 
 def times_asked(rows: Iterable[Row]) -> IntArray:
     """Return how often each client was asked, as it may have answered whenever it was."""
-    asked = [np.concatenate([row.clients, row.missing]).astype(np.int64) for row in rows]
-    return np.bincount(np.concatenate([np.empty(0, np.int64), *asked]))
+    asked = [each for row in rows for each in (row.clients, row.missing, row.left_out)]
+    return np.bincount(np.concatenate([np.empty(0, np.int64), *asked]).astype(np.int64))
 
 
 def epsilon(noise: float, times: int, delta: float = DELTA) -> float:
@@ -93,4 +93,4 @@ def told(noise: float, rows_of_runs: Iterable[Iterable[Row]], delta: float = DEL
         found = epsilon(noise, most, delta)
     except MissingExtraError as error:
         return f"{asked} no ε here: {error}"
-    return f"{asked} ε = {found:.3g} at δ = {delta:g}, were all of its samples others"
+    return f"{asked} ε = {found:.3g} at δ = {delta:g}, for any change of its samples"

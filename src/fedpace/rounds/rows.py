@@ -30,8 +30,8 @@ class Row(NamedTuple):
     per client that answered; `weights` are those its update got. What a network tells is NaN or
     empty where there is none: `loss_estimate` is Σ weights_i F_i(w) from the answering clients'
     own `losses`, at the model that the round began with. `missing` were drawn and did not answer;
-    of `refused`, among them, a reply came that was not accepted. `ended` says why training, or
-    its phase, ended with this round.
+    of `refused`, among them, a reply came that was not accepted; `left_out` answered, and the
+    sampler's own rule chose others. `ended` says why training, or its phase, ended with this round.
 
     Where the global loss was not evaluated, `loss` is the estimate and `accuracy` is NaN.
     `sustained_loss` is the mean of the last ten evaluated losses, NaN before there are ten.
@@ -86,6 +86,7 @@ class Row(NamedTuple):
     traffic_down: int = 0
     traffic_up: int = 0
     slow_accuracy: float = math.nan
+    left_out: IntArray = NOBODY
 
     @property
     def staleness(self) -> IntArray:

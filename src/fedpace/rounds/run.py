@@ -172,6 +172,7 @@ class Run(Training):
             drawn.expected,
             missing=np.setdiff1d(drawn.draw.clients, reply.clients, assume_unique=True),
             refused=reply.refused,
+            left_out=np.setdiff1d(drawn.task.clients, drawn.draw.clients, assume_unique=True),
             waiting_seconds=drawn.waited,
             tier=drawn.draw.tier,
             why=drawn.why,
