@@ -106,11 +106,10 @@ def test_who_looks_on_is_told_the_rounds_that_a_run_goes_on_from(tmp_path: Path)
     (job,) = jobs_of(study, ["uniform"], [0])
     with pytest.raises(EnoughError), fleet(4) as server:
         stopped(study, job, out, [2], server)
-    seen, settings = Seen(), {"waiting": Waiting(4, 60.0), "say": print}
+    seen = Seen()
+    settings: dict[str, Any] = {"waiting": Waiting(4, 60.0), "say": print, "progress": print}
     with fleet(4) as server:
-        run_on_devices(
-            study, [job], out, server, progress=lambda _: None, watcher=Watchers(seen), **settings
-        )
+        run_on_devices(study, [job], out, server, watcher=Watchers(seen), **settings)
     assert seen.before == [1, 2]
     assert seen.rounds == [3, 4, 5, 6]
 
