@@ -243,8 +243,8 @@ def draw(runs: Runs, path: Path) -> None:
     figure.text(
         0.01,
         0.01,
-        "Left is sooner. Orange: biased. Bars: 95 % over cells and seeds.\nOpen: some runs never got "
-        "there, grey how many; they count with the longest run.",
+        "Left is sooner. Orange: biased. Bars: 95 % over cells and seeds.\n"
+        "Open: some runs never got there, grey how many; they count with the longest run.",
         fontsize=8,
     )
     figure.tight_layout(rect=(0, 0.07, 1, 1))
