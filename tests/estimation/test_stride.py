@@ -94,6 +94,16 @@ def test_few_updates_are_judged_by_the_smoothed_loss() -> None:
     assert steps(2.0, 2.0, updates=2) == [2.0, 1.0]
 
 
+def test_updates_between_evaluations_count() -> None:
+    tempo = after_step(first_tempo(2.0), row(1.0, 1.0), (1.0, 10.0))
+    for _ in range(9):
+        tempo = after_step(tempo, row(1.0, 9.0, evaluated=False), (1.0, 10.0))
+    assert (tempo["steps"], tempo["updates"]) == (2.0, 9)
+    tempo = after_step(tempo, row(1.0, 0.9), (1.0, 10.0))
+    assert tempo["steps"] == pytest.approx(3.0)
+    assert tempo["updates"] == 0
+
+
 def test_after_a_cut_growth_is_slower_and_the_old_least_is_forgotten() -> None:
     assert steps(2.0, 2.0, 2.0) == [1.0, pytest.approx(1.5**0.5), pytest.approx(1.5)]
     assert steps(math.inf, 2.0, 1.9) == [1.0, 1.0, pytest.approx(1.5**0.5)]

@@ -68,6 +68,15 @@ def test_training_makes_the_loss_fall_and_evaluations_are_of_steps() -> None:
     np.testing.assert_array_equal(vector, strategy.outcome.state.parameters)
 
 
+def test_clients_are_asked_to_evaluate_after_as_many_updates_as_a_round_has() -> None:
+    grid = grid_with()
+    strategy = streaming(grid, evaluate_every=1, fraction_evaluate=1.0)
+    result = strategy.start(grid, START, num_rounds=12)
+    at_once, buffer = 3, 2
+    every = math.ceil(at_once / buffer)
+    assert set(result.evaluate_metrics_clientapp) == set(range(every, 13, every))
+
+
 def test_pace_needs_no_setting_here_either() -> None:
     grid = grid_with()
     strategy = strategy_on(grid, k=3, scheme="pace", mode="asynchronous")

@@ -34,12 +34,14 @@ class Tempo(TypedDict):
     """C/B: how many steps are made of C updates, as many as there are clients at work.
 
     It is steered by the smoothed loss, the least of it since the latest cut, and the cuts so far.
+    `updates` are those since the latest evaluated loss.
     """
 
     steps: float
     loss: float
     least: float
     cuts: int
+    updates: int
 
 
 def first_stride(cap: float) -> Stride:
@@ -49,7 +51,7 @@ def first_stride(cap: float) -> Stride:
 
 def first_tempo(steps: float) -> Tempo:
     """Return the state before the first step."""
-    return Tempo(steps=steps, loss=math.nan, least=math.nan, cuts=0)
+    return Tempo(steps=steps, loss=math.nan, least=math.nan, cuts=0, updates=0)
 
 
 def after_round(stride: Stride, row: Row, limits: tuple[float, float]) -> Stride:
@@ -82,18 +84,20 @@ def after_step(tempo: Tempo, row: Row, limits: tuple[float, float]) -> Tempo:
     not fall, neither does the noise, and steps must settle. `limits` are the least and the largest
     C/B; the largest is C.
     """
+    updates = tempo["updates"] + row.clients.size
     if not _is_known(row):
-        return tempo
+        return Tempo(**{**tempo, "updates": updates})
     steps, cuts, least = tempo["steps"], tempo["cuts"], tempo["least"]
     if not math.isfinite(least):
-        return Tempo(steps=steps, loss=row.loss, least=row.loss, cuts=cuts)
-    part = min(max(row.clients.size, 1) / limits[1], 1.0)
+        return Tempo(steps=steps, loss=row.loss, least=row.loss, cuts=cuts, updates=0)
+    part = min(max(updates, 1) / limits[1], 1.0)
     loss = tempo["loss"] + part * (row.loss - tempo["loss"])
     if loss - least > TOO_FAR * abs(least):
         steps, cuts, least = CUT * steps, cuts + 1, loss
     elif loss - least <= NEAR * abs(least):
         steps *= TEMPO_GROWTH ** (part / (1 + cuts))
-    return Tempo(steps=_within(steps, limits), loss=loss, least=min(least, loss), cuts=cuts)
+    steps, least = _within(steps, limits), min(least, loss)
+    return Tempo(steps=steps, loss=loss, least=least, cuts=cuts, updates=0)
 
 
 def _is_known(row: Row) -> bool:

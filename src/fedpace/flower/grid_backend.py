@@ -117,6 +117,11 @@ class GridBackend:
         return self.strategy.largest_share
 
     @property
+    def asks_to_evaluate(self) -> bool:
+        """Whether clients are asked to evaluate the model."""
+        return self.strategy.clients_evaluate
+
+    @property
     def memory(self) -> dict[str, Any]:
         """What is usual in replies, as JSON values."""
         return self._reader.border.memory

@@ -62,6 +62,8 @@ class Devices:
             outcome = train(devices, sampler, …)
     """
 
+    asks_to_evaluate = True
+
     def __init__(
         self,
         server: DeviceServer,

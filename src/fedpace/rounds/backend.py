@@ -126,7 +126,8 @@ class Backend(Protocol):
     replies collected a few at a time. A backend whose clients can say how a model does, before
     they are drawn, also has `probe(task, samples=None, held_out=False) -> Probe`: on so many of
     their samples, on all, or on those held out. One that knows has `slow_accuracy`: that of the
-    model evaluated last on what the slowest fifth of clients hold back.
+    model evaluated last on what the slowest fifth of clients hold back. One whose clients must be
+    asked to evaluate a model, which takes time, has `asks_to_evaluate = True`.
     """
 
     @property

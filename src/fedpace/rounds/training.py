@@ -178,11 +178,10 @@ class Training:
             return row._replace(
                 loss=before.loss, accuracy=before.accuracy, slow_accuracy=before.slow_accuracy
             )
-        every = self._evaluate_every
         rule = self.phase.ending(self._stop)
         promise = rule.promise(row)
         unknown = not row.losses.size and not self._stop.blind
-        due = bool(promise) or unknown or (every > 0 and row.round % every == 0)
+        due = bool(promise) or unknown or self._is_turn(row)
         found = self.backend.evaluate(self.state.parameters, due=due)
         if found is not None:
             slow = getattr(self.backend, "slow_accuracy", math.nan)
@@ -192,6 +191,11 @@ class Training:
         unmeasured = row._replace(loss=math.nan)
         # An estimate that nobody could check must not end the run.
         return unmeasured if promise and rule.promise(unmeasured) != promise else row
+
+    def _is_turn(self, row: Row) -> bool:
+        """Whether this is one of every n rounds."""
+        every = self._evaluate_every
+        return every > 0 and row.round % every == 0
 
     def _record(self, row: Row) -> None:
         """Let the sampler learn, change the phase if it says so, and keep the round."""
