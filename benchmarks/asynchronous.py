@@ -8,17 +8,14 @@ Uniform sampling with the times of each study; evaluations are left out. Run wit
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedpace.estimation.policy import stream_sampler_for
 from fedpace.estimation.solve import Solve
-from fedpace.rounds.checkpoint import Checkpoint
-from fedpace.rounds.run import Run, train
+from fedpace.rounds.run import Run
 from fedpace.rounds.schedules import constant
 from fedpace.rounds.stopping import Stop
 from fedpace.rounds.stream import Stream
@@ -54,29 +51,6 @@ def _seconds(name: str, completions: int, **how: Any) -> float:
     return time.perf_counter() - begin
 
 
-def checkpointed(buffer: int, steps: int) -> tuple[float, float]:
-    """Return the milliseconds that a step takes, without a checkpoint and with one."""
-    found = []
-    with tempfile.TemporaryDirectory() as folder:
-        for journal in (None, Checkpoint(Path(folder) / "run.npz", {})):
-            study = load_study("simulation-1")
-            backend, k = simulator(study, 0), study.training.k
-            begin = time.perf_counter()
-            train(
-                backend,
-                stream_sampler_for("weighted", k, buffer=buffer),
-                mode="asynchronous",
-                at_once=k,
-                buffer=buffer,
-                schedule=constant(0.01),
-                stop=Stop(rounds=steps),
-                seeds=Seeds(0),
-                journal=journal,
-            )
-            found.append((time.perf_counter() - begin) / steps * 1e3)
-    return found[0], found[1]
-
-
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -92,10 +66,6 @@ def main() -> None:
         others = [milliseconds(name, count, buffer=buffer) for buffer in (k, 2, 1)]
         cells = [f"{each:.2f} ({each / rounds:.2f}×)" for each in others]
         print(f"| {name} | {rounds:.2f} | {' | '.join(cells)} |")
-    without, with_one = checkpointed(2, 300)
-    print(
-        f"\na step of two updates, simulation-1: {without:.2f} ms, with a checkpoint {with_one:.2f}"
-    )
 
 
 if __name__ == "__main__":

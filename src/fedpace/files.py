@@ -87,16 +87,16 @@ def write_text(path: Path, text: str) -> None:
     write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def write_through(path: Path, contents: bytes, temporary: Path | None = None) -> None:
+def write_through(path: Path, *contents: bytes, temporary: Path | None = None) -> None:
     """Replace a file whole, and return when the disk has it, safe from a loss of power.
 
-    The temporary file beside it always has the same name unless one is given, so that a killed
-    process leaves at most one.
+    The contents are written one after the other. The temporary file beside it always has the same
+    name unless one is given, so that a killed process leaves at most one.
     """
     temporary = path.with_name(f".{path.name}.part") if temporary is None else temporary
     try:
         with temporary.open("wb") as file:
-            file.write(contents)
+            file.writelines(contents)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

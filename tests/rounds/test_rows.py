@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpace.rounds.rows import LISTS, SCALARS, Row, packed_rows, unpacked_rows
+from fedpace.rounds.rows import LISTS, SCALARS, Row, joined_rows, packed_rows, unpacked_rows
 
 from .fakes import assert_same_rows, row
 
@@ -45,6 +45,21 @@ def test_what_is_packed_comes_back_as_it_was(given_rows: list[Row]) -> None:
     buffer.seek(0)
     with np.load(buffer, allow_pickle=False) as file:
         assert_same_rows(unpacked_rows(dict(file)), given_rows)
+
+
+@given(st.lists(rows(), min_size=1, max_size=5), st.data())
+def test_rows_that_are_packed_in_parts_are_those_packed_at_once(
+    given_rows: list[Row], data: st.DataObject
+) -> None:
+    parts: dict[str, Any] = {}
+    while given_rows[(done := len(parts.get("phase", ()))) :]:
+        upto = data.draw(st.integers(done + 1, len(given_rows)))
+        parts = joined_rows(parts, packed_rows(given_rows[done:upto]))
+    whole = packed_rows(given_rows)
+    assert parts.keys() == whole.keys()
+    for name, array in whole.items():
+        assert parts[name].dtype == array.dtype
+        np.testing.assert_array_equal(parts[name], array)
 
 
 def test_a_column_that_the_file_does_not_know_has_its_default() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,18 @@ import pytest
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
 from fedpace.rounds.backend import Evaluation, Reply, Task, together
+from fedpace.rounds.behind import Behind
 from fedpace.rounds.checkpoint import Checkpoint
 from fedpace.rounds.local import Trained
 from fedpace.rounds.memory import Memory
+from fedpace.rounds.rows import Row
 from fedpace.rounds.run import train
 from fedpace.rounds.sampler import Known, Plan
 from fedpace.rounds.schedules import inverse
 from fedpace.rounds.seen import Seen
 from fedpace.rounds.simulator import SimulatedClock
 from fedpace.rounds.stale import FedAsync, FedBuff
+from fedpace.rounds.state import State
 from fedpace.rounds.stopping import Stop
 from fedpace.rounds.stream import Stream, turned
 from fedpace.sampling.design import Everyone, WithReplacement
@@ -252,6 +256,44 @@ def test_a_checkpoint_of_every_step_is_read_back(tmp_path: Path) -> None:
     whole = streamed(small_simulator(), buffer=2, journal=Checkpoint(path, {}))
     assert_same_rows(whole.history.rows[:6], [*short.history.rows[:5], whole.history.rows[5]])
     assert whole.state.round == 30
+
+
+@pytest.mark.parametrize("ended_by", [KeyboardInterrupt, InputError])
+def test_whatever_ends_a_run_its_newest_step_is_on_the_disk(
+    ended_by: type[BaseException], tmp_path: Path
+) -> None:
+    path, seen = tmp_path / "run.npz", []
+
+    def watch(row: Row) -> None:
+        seen.append(row)
+        if row.round == 20:
+            raise ended_by
+
+    with pytest.raises(ended_by):
+        streamed(small_simulator(), server=Memory(), journal=Checkpoint(path, {}), watch=watch)
+    found = Checkpoint(path, {}).resume()
+    assert found is not None
+    assert found.state.round == 20
+    assert_same_rows(found.rows[1:], seen)
+
+
+def test_a_state_that_is_changed_in_place_is_kept_as_it_was_recorded(tmp_path: Path) -> None:
+    journal, go = Checkpoint(tmp_path / "run.npz", {}), threading.Event()
+
+    def write_later(item: Any) -> None:
+        assert go.wait(10)
+        journal._write(item)
+
+    journal._behind = Behind(write_later)
+    parameters = np.zeros(3)
+    row = streamed(small_simulator(), stop=Stop(rounds=1)).history.rows[0]
+    journal.record_soon(State(parameters, 0, 0.0), row, np.random.default_rng(0))
+    parameters += 1
+    go.set()
+    journal.safe()
+    found = Checkpoint(journal.path, {}).resume()
+    assert found is not None
+    assert found.state.parameters.tolist() == [0, 0, 0]
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

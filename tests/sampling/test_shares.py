@@ -10,8 +10,8 @@ from scipy.optimize import minimize
 
 from fedpace import InputError, solve_mean_time
 from fedpace.checks import FloatArray
-from fedpace.sampling import shares
-from fedpace.sampling.shares import bounded_shares, solve_shares
+from fedpace.sampling import rates
+from fedpace.sampling.shares import ShareSolution, bounded_shares, solve_shares
 from tests.sampling.fleets import Fleet, extreme_fleets, fleets, random_fleet, ratios
 
 caps = st.none() | st.sampled_from([1.0, 1.0001, 1.3, 4.0, 50.0])
@@ -75,14 +75,14 @@ def test_no_general_solver_finds_better(seed: int, max_weight: float | None) -> 
     assert found.gap < 1e-7
 
 
-@pytest.mark.parametrize("many", [0, shares.MANY])
+@pytest.mark.parametrize("many", [0, rates.MANY])
 @given(fleets(), ratios, caps, st.data())
 def test_is_feasible_stationary_and_certified(
     many: int, fleet: Fleet, ratio: float, max_weight: float | None, data: st.DataObject
 ) -> None:
     at_once = data.draw(st.integers(1, fleet.times.size))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shares, "MANY", many)
+        patch.setattr(rates, "MANY", many)
         found = solve_shares(*fleet, ratio * fleet.least_variance, at_once, max_weight)
     check_feasible(found, fleet, at_once, max_weight)
     assert found.status == "converged"
@@ -90,20 +90,20 @@ def test_is_feasible_stationary_and_certified(
     assert found.gap < 1e-5
 
 
-@pytest.mark.parametrize("many", [0, shares.MANY])
+@pytest.mark.parametrize("many", [0, rates.MANY])
 @given(extreme_fleets(), ratios, caps, st.data())
 def test_is_feasible_on_extreme_fleets(
     many: int, fleet: Fleet, ratio: float, max_weight: float | None, data: st.DataObject
 ) -> None:
     at_once = data.draw(st.integers(1, fleet.times.size))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shares, "MANY", many)
+        patch.setattr(rates, "MANY", many)
         found = solve_shares(*fleet, ratio * fleet.least_variance, at_once, max_weight)
     check_feasible(found, fleet, at_once, max_weight)
 
 
 def check_feasible(
-    found: shares.ShareSolution, fleet: Fleet, at_once: int, max_weight: float | None
+    found: ShareSolution, fleet: Fleet, at_once: int, max_weight: float | None
 ) -> None:
     assert np.all(found.q > 0)
     assert found.q.sum() == pytest.approx(1, abs=1e-12)
@@ -179,7 +179,7 @@ def test_input_is_checked() -> None:
 
 
 def test_shares_are_valid_where_steps_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "NEWTON_STEPS", 2)
+    monkeypatch.setattr(rates, "NEWTON_STEPS", 2)
     for seed in range(10):
         found = solve_shares(*random_fleet(20, seed), None, 5, max_weight=1.5)
         assert np.all(found.q > 0)
@@ -188,7 +188,7 @@ def test_shares_are_valid_where_steps_run_out(monkeypatch: pytest.MonkeyPatch) -
 
 def large_fleet(seed: int) -> tuple[Fleet, int]:
     """Return more clients than are solved for one unknown after the other."""
-    fleet = random_fleet(shares.MANY + 10, seed)
+    fleet = random_fleet(rates.MANY + 10, seed)
     times, rng = fleet.times.copy(), np.random.default_rng(seed)
     if seed % 3 == 1:
         times = 10 ** rng.uniform(-5, 5, times.size)
@@ -203,7 +203,7 @@ def test_two_unknowns_at_once_are_those_found_one_after_the_other(
 ) -> None:
     fleet, at_once = large_fleet(seed)
     both = solve_shares(fleet.weights, fleet.times, fleet.grad_norms, None, at_once, 4.0)
-    monkeypatch.setattr(shares, "MANY", 10**9)
+    monkeypatch.setattr(rates, "MANY", 10**9)
     one = solve_shares(fleet.weights, fleet.times, fleet.grad_norms, None, at_once, 4.0)
     np.testing.assert_allclose(both.q, one.q, rtol=1e-9)
     assert both.status == one.status == "converged"
@@ -216,6 +216,6 @@ def test_where_two_at_once_fail_one_after_the_other_is_found(
 ) -> None:
     fleet, at_once = large_fleet(seed)
     wanted = solve_shares(fleet.weights, fleet.times, fleet.grad_norms, None, at_once, 4.0)
-    monkeypatch.setattr(shares, "JOINT_STEPS", 1)
+    monkeypatch.setattr(rates, "JOINT_STEPS", 1)
     found = solve_shares(fleet.weights, fleet.times, fleet.grad_norms, None, at_once, 4.0)
     np.testing.assert_allclose(found.q, wanted.q, rtol=1e-9)

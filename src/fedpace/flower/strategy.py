@@ -96,13 +96,16 @@ class AdaptiveSampling(Settings, Strategy):
         with alone_with(self.checkpoint):
             checkpoint = checkpoint_of(self, Layout.of(initial_arrays))
             run, backend = self._begun(grid, training, stop, checkpoint)
-            while not run.ended:
-                for row in run.go_on():
-                    log.info(
-                        "[ROUND %d/%d] fedpace: %d of %d clients answered in %.1f s",
-                        row.round, rounds, row.clients.size, row.clients.size + row.missing.size,
-                        row.round_seconds,
-                    )  # fmt: skip
+            try:
+                while not run.ended:
+                    for row in run.go_on():
+                        log.info(
+                            "[ROUND %d/%d] fedpace: %d of %d clients answered in %.1f s",
+                            row.round, rounds, row.clients.size,
+                            row.clients.size + row.missing.size, row.round_seconds,
+                        )  # fmt: skip
+            finally:
+                run.safe()
         self.outcome = run.outcome()
         backend.result.arrays = backend.layout.record(run.state.parameters)
         log.info("fedpace: ended after round %d: %s", run.state.round, run.ended)

@@ -197,12 +197,15 @@ def train(
         got = f"'{mode}'; {nearest(str(mode), MODES)}"
         raise InputError(f"mode must be synchronous or asynchronous, got {got}")
     run = Run(backend, sampler, **how) if mode == SYNCHRONOUS else Stream(backend, sampler, **how)
-    while not run.ended:
-        with np.errstate(over="ignore", invalid="ignore"):
-            rows = run.go_on()
-        if watch is not None:
-            for row in rows:
-                watch(row)
+    try:
+        while not run.ended:
+            with np.errstate(over="ignore", invalid="ignore"):
+                rows = run.go_on()
+            if watch is not None:
+                for row in rows:
+                    watch(row)
+    finally:
+        run.safe()
     return run.outcome()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from fedpace.checks import FloatArray, positive_count
 from fedpace.errors import InputError
 from fedpace.rounds.backend import NOBODY, NOTHING, Backend, Reply, Task, together
+from fedpace.rounds.checkpoint import Journal
 from fedpace.rounds.probing import costs
 from fedpace.rounds.rows import Row
 from fedpace.rounds.sampler import Known, Plan, Sampler, plan_of
@@ -315,6 +317,10 @@ class Stream(Training):
             expected = math.nan if unknown else design.seconds_per_completion(times)
             self._expected = plan.design, expected
         return self._buffer * self._expected[1]
+
+    def _record_in(self, journal: Journal) -> Callable[[State, Row, np.random.Generator], None]:
+        """Return how a step is recorded: behind, so that no client waits for the disk."""
+        return getattr(journal, "record_soon", journal.record)
 
     def _kept(self) -> State:
         """Return the state to resume from: what is under way is drawn again, and is still owed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,6 +103,12 @@ class Training:
         plan = plan_of(self.sampler, self.state.sampler, known)
         profile = known.blank_profile if plan.profile is None else plan.profile
         return Outcome(History(self.rows), self.state, plan.design, profile, plan.notes)
+
+    def safe(self) -> None:
+        """Return when the journal has all that was recorded; to be called however a run ends."""
+        safe: Callable[[], None] | None = getattr(self._journal, "safe", None)
+        if safe is not None:
+            safe()
 
     def _begin(self) -> None:
         parameters = self.backend.initial()
@@ -208,7 +214,11 @@ class Training:
             self.state = phase.entered(before.kept(before.name, self.state, row))
         self._end(row)
         if self._journal is not None:
-            self._journal.record(self._kept(), row, self._rng)
+            self._record_in(self._journal)(self._kept(), row, self._rng)
+
+    def _record_in(self, journal: Journal) -> Callable[[State, Row, np.random.Generator], None]:
+        """Return how a round is recorded: the next begins when it is safe."""
+        return journal.record
 
     def _kept(self) -> State:
         """Return the state as it is to be resumed from."""

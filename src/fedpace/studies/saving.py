@@ -33,6 +33,6 @@ def write_models(study: Study, jobs: Sequence[Job], out: Path) -> list[Path]:
         np.savez_compressed(buffer, allow_pickle=False, **named(run.parameters))
         scheme = job.scheme.replace("/", "-").replace(":", "-")
         target = made_folder(out / FOLDER, "--out") / f"{scheme}-seed{job.seed}.npz"
-        write_through(target, buffer.getvalue(), target.with_suffix(".part"))
+        write_through(target, buffer.getvalue(), temporary=target.with_suffix(".part"))
         written.append(target)
     return written

@@ -97,7 +97,7 @@ class Store:
             remedy = "choose another place, and give the same command again"
             problem = f"cannot be written: {error.strerror}"
             raise InputError(f"{self._folder}: {problem}; {remedy}") from error
-        write_through(path, contents, self._folder / f".{key}-{os.getpid()}.part")
+        write_through(path, contents, temporary=self._folder / f".{key}-{os.getpid()}.part")
         return path
 
     def load(self, path: Path) -> StoredRun:
