@@ -294,16 +294,19 @@ class Stream(Training):
             ),
         )
 
-    def _is_turn(self, row: Row) -> bool:
-        """As in rounds; where clients must be asked, after as many updates as a round has."""
+    def _is_due(self, row: Row, *, promised: bool) -> bool:
+        """As in rounds; where clients must be asked, after as many updates as a round has.
+
+        Before that the estimate is of few clients, and a promise of theirs says little.
+        """
         if not getattr(self.backend, "asks_to_evaluate", False):
-            return super()._is_turn(row)
+            return super()._is_due(row, promised=promised)
         updates, steps = row.clients.size, 1
         for before in reversed(self.rows):
             if before.evaluated or not before.round:
                 break
             updates, steps = updates + before.clients.size, steps + 1
-        return 0 < self._evaluate_every <= steps and updates >= self._at_once
+        return updates >= self._at_once and (promised or 0 < self._evaluate_every <= steps)
 
     def _expected_seconds(self) -> float:
         """Return B Σ f_i t_i / C; Σ f_i t_i is computed once for each design."""

@@ -187,7 +187,7 @@ class Training:
         rule = self.phase.ending(self._stop)
         promise = rule.promise(row)
         unknown = not row.losses.size and not self._stop.blind
-        due = bool(promise) or unknown or self._is_turn(row)
+        due = unknown or self._is_due(row, promised=bool(promise))
         found = self.backend.evaluate(self.state.parameters, due=due)
         if found is not None:
             slow = getattr(self.backend, "slow_accuracy", math.nan)
@@ -198,10 +198,10 @@ class Training:
         # An estimate that nobody could check must not end the run.
         return unmeasured if promise and rule.promise(unmeasured) != promise else row
 
-    def _is_turn(self, row: Row) -> bool:
-        """Whether this is one of every n rounds."""
+    def _is_due(self, row: Row, *, promised: bool) -> bool:
+        """Whether this is one of every n rounds, or its estimate promises an end."""
         every = self._evaluate_every
-        return every > 0 and row.round % every == 0
+        return promised or (every > 0 and row.round % every == 0)
 
     def _record(self, row: Row) -> None:
         """Let the sampler learn, change the phase if it says so, and keep the round."""
