@@ -1,5 +1,6 @@
 """Devices at work without a barrier: each is sent out again as soon as there is room for it."""
 
+import math
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,19 @@ def test_nobody_waits_for_the_slow(server: DeviceServer) -> None:
         assert (began[mine][1:] >= ended[mine][:-1] - 0.01).all()
     assert max(row.staleness.max() for row in rows) >= 1
     assert all(row.bytes_up.size == 2 for row in rows)
+
+
+def test_devices_evaluate_after_as_many_updates_as_a_round_has(server: DeviceServer) -> None:
+    for client in range(N):
+        device(server.address[1], client, 0.02)
+    sampler = stream_sampler_for("uniform", 3, buffer=1, times_known=False)
+    how: dict[str, Any] = {"at_once": 3, "buffer": 1, "schedule": inverse(0.1), "seeds": Seeds(0)}
+    # Every estimate promises this target, until it is checked.
+    stop = Stop(rounds=10, loss=50.0, sustained=True)
+    outcome = train(prepared(server, least=N), sampler, mode="asynchronous", stop=stop, **how)
+    rows = outcome.history.rows
+    assert [row.round for row in rows if row.evaluated] == [0, 3, 6, 9, 10]
+    assert all(math.isfinite(row.loss) for row in rows)
 
 
 def test_who_is_late_frees_its_slot_and_counts_when_it_answers(server: DeviceServer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -187,7 +188,11 @@ class Training:
         rule = self.phase.ending(self._stop)
         promise = rule.promise(row)
         unknown = not row.losses.size and not self._stop.blind
-        due = unknown or self._is_due(row, promised=bool(promise))
+        over = bool(rule.promise(row._replace(loss=sys.float_info.max)))  # whatever the loss
+        due = unknown or over or self._is_due(row, promised=bool(promise))
+        if promise and not due:  # of so few clients that it is not even checked
+            row = row._replace(loss=before.loss, loss_estimate=before.loss)
+            promise = ""
         found = self.backend.evaluate(self.state.parameters, due=due)
         if found is not None:
             slow = getattr(self.backend, "slow_accuracy", math.nan)
