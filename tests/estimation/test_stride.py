@@ -94,6 +94,13 @@ def test_few_updates_are_judged_by_the_smoothed_loss() -> None:
     assert steps(2.0, 2.0, updates=2) == [2.0, 1.0]
 
 
+def test_a_small_loss_is_judged_by_a_third_of_the_first() -> None:
+    *_, before, jump, too_much = steps(0.1, 0.1, 0.19, 0.22)
+    assert before == pytest.approx(4.5)
+    assert jump == before
+    assert too_much == pytest.approx(before / 2)
+
+
 def test_updates_between_evaluations_count() -> None:
     tempo = after_step(first_tempo(2.0), row(1.0, 1.0), (1.0, 10.0))
     for _ in range(9):
