@@ -100,8 +100,9 @@ def test_steps_are_made_of_fewer_updates_while_the_loss_falls() -> None:
     assert found == sorted(found, reverse=True)
 
 
-def test_steps_are_made_of_more_updates_up_to_all_at_work_where_the_loss_rises() -> None:
-    assert buffers_after(1.0, 1.4, 1.8, 2.6, 5.0, 9.0) == [3, 3, 6, 12, 12, 12]
+def test_steps_are_made_of_more_updates_up_to_half_of_those_at_work_where_the_loss_rises() -> None:
+    assert buffers_after(1.0, 1.4, 1.8, 2.6, 5.0, 9.0) == [3, 3, 6, 6, 6, 6]
+    assert buffers_after(1.0, 1.4, 1.8, 2.6, 5.0, 9.0, at_once=4) == [2, 4, 4, 4, 4, 4]
 
 
 def test_one_jump_that_goes_back_cuts_nothing() -> None:

@@ -31,8 +31,8 @@ from fedpace.sampling.turns import InTurn
 
 # The fewest updates in a step at first; later single ones may do, as long as the loss bears them.
 FEWEST = 2
-# The part of those at work that make a step at first.
-FIRST_PART = 0.25
+# The part of those at work that make a step at first, and at most; four may always.
+FIRST_PART, LARGEST_PART, MANY_ENOUGH = 0.25, 0.5, 4
 # c is this part of what it is in rounds, within limits in units of S_0: noise is older here.
 PART_OF_LEAN, LIMITS = 0.1, (0.03, 0.3)
 # Cap on the weight of a completion, next to its weight under weighted sampling.
@@ -67,7 +67,7 @@ class PaceStream:
     No pilots and no setting: the run begins with weighted shares and steps of C/4 updates. Norms
     and times are learned from every reply; the shares minimise the time per progress, P3, which is
     exact here, with c as measured. Steps are made of ever fewer updates, down to one, as long as
-    the loss falls, and of more, up to C, where it rises: see `after_step`.
+    the loss falls, and of more, up to C/2, where it rises: see `after_step`.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ class PaceStream:
 
     def observe(self, state: PaceStreamState, row: Row) -> PaceStreamState:
         """Learn times and how long steps may be; note what is known where a solution is due."""
-        state["tempo"] = after_step(state["tempo"], row, (1.0, float(self.at_once)))
+        state["tempo"] = after_step(state["tempo"], row, self._limits)
         if not row.round:
             return state
         state["learned"] = learn(state["learned"], row)
@@ -160,6 +160,12 @@ class PaceStream:
     @property
     def _first_buffer(self) -> int:
         return max(round(FIRST_PART * self.at_once), min(FEWEST, self.at_once))
+
+    @property
+    def _limits(self) -> tuple[float, float]:
+        """Of C/B."""
+        most = min(max(LARGEST_PART * self.at_once, MANY_ENOUGH), self.at_once)
+        return self.at_once / most, float(self.at_once)
 
     def _buffer(self, state: PaceStreamState) -> int:
         return self.buffer or max(round(self.at_once / state["tempo"]["steps"]), 1)
