@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 import signal
 import time
@@ -105,7 +106,8 @@ def test_backend_and_strategy_work_in_flowers_simulation(tmp_path: Path) -> None
     steps = rows(tmp_path / "stream.csv")
     assert [row["round"] for row in steps] == [str(step) for step in range(9)]
     assert all(len(row["clients"].split()) == 1 for row in steps[1:])
-    assert float(steps[-1]["loss"]) < float(steps[1]["loss"])
+    known = [loss for loss in (float(row["loss"]) for row in steps) if not math.isnan(loss)]
+    assert known[-1] < known[0]
 
 
 def test_on_a_superlink_nobody_waits_for_the_slow_without_a_barrier(tmp_path: Path) -> None:

@@ -143,15 +143,24 @@ class Connection:
         if not self._receiving.cancelled():
             self._receiving.result()
 
-    def end(self, problem: str = "lost") -> None:
-        """Close the line; who waits for an answer learns it at once."""
+    def end(self, problem: str = "lost", *, politely: bool = False) -> None:
+        """Close the line; who waits for an answer learns it at once.
+
+        With `politely` what is being sent may still be read: see `drained`.
+        """
         self._gone = True
         self.prepared = False
         self._receiving.cancel()
-        self._sending.cancel()
+        if not politely:
+            self._sending.cancel()
         opened, self._open = self._open, None
         if opened is not None:
             opened.close(self._response(opened, Received(), problem))
+
+    async def drained(self) -> None:
+        """Wait until what was sent has been read, but not for long: a call cannot end before."""
+        await asyncio.wait([self._sending], timeout=READ)
+        self._sending.cancel()
 
     async def _send(self, messages: list[bytes], after: asyncio.Task[None] | None = None) -> None:
         if after is not None:

@@ -79,7 +79,7 @@ class Lobby:
         """Take leave of all devices, and let nobody in any more."""
         self._closing = True
         for connection in self.connections.values():
-            connection.end()
+            connection.end(politely=True)
 
     async def welcome(self, _: object, line: grpc.aio.ServicerContext) -> None:
         """Attend to a device for as long as its call lasts; this is the method of devices.proto."""
@@ -98,13 +98,14 @@ class Lobby:
             problem, status = "protocol", grpc.StatusCode.INVALID_ARGUMENT
             self._refuse(client, problem, str(error))
         finally:
-            connection.end(problem)
+            connection.end(problem, politely=self._closing)
             if self.connections.get(client) is connection:
                 self.awaited.left(client)
                 del self.connections[client]
             self._changed()
-        if not self._closing:  # else it ends well, which is our goodbye
+        if not self._closing:
             await line.abort(status, "this connection is closed")
+        await connection.drained()  # then it ends well, which is our goodbye
 
     async def _admitted(self, line: grpc.aio.ServicerContext) -> int:
         """Return which client says hello; end the call if it is not who it says."""
