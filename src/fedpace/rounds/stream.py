@@ -301,12 +301,13 @@ class Stream(Training):
         """
         if not getattr(self.backend, "asks_to_evaluate", False):
             return super()._is_due(row, promised=promised)
-        updates, steps = row.clients.size, 1
+        every, updates, steps = self._evaluate_every, row.clients.size, 1
         for before in reversed(self.rows):
-            if before.evaluated or not before.round:
+            enough = updates >= self._at_once and steps >= every
+            if enough or before.evaluated or not before.round:
                 break
             updates, steps = updates + before.clients.size, steps + 1
-        return updates >= self._at_once and (promised or 0 < self._evaluate_every <= steps)
+        return updates >= self._at_once and (promised or 0 < every <= steps)
 
     def _expected_seconds(self) -> float:
         """Return B Σ f_i t_i / C; Σ f_i t_i is computed once for each design."""
