@@ -186,7 +186,7 @@ class Slower:
 
     def usual_at(self, seconds: float) -> FloatArray:
         """Return the usual times of a moment."""
-        return self.times.usual * self._factors(seconds)
+        return usual_at(self.times, seconds) * self._factors(seconds)
 
     def at(self, seconds: float, clients: IntArray, *, round_index: int) -> FloatArray:
         """Return the times of these clients."""
