@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpace.report.busy import LABEL, TITLE, busy_figure, busy_plot, busy_share, shares
-from fedpace.report.figures import colour
+from fedpace.report.busy import LABEL, TITLE, busy_drawing, busy_share, shares
+from fedpace.report.drawing import colour
+from fedpace.report.figures import figure_of
 from fedpace.report.page import page
 from fedpace.report.pictures import write_figures
+from fedpace.report.plots import plot_of
 from fedpace.report.setups import Setup, setups_of
 from fedpace.report.summary import Summary, summarise
 from fedpace.rounds.rows import History, Row
@@ -88,11 +90,11 @@ def test_a_share_of_real_runs_is_a_share(summary: Summary) -> None:
 
 
 def test_the_figure_has_a_bar_and_a_number_for_each_scheme(summary: Summary) -> None:
-    figure = busy_figure(summary.setup)
+    figure = figure_of(busy_drawing(summary.setup))
     assert_legible(figure)
     (axes,) = figure.axes
     found = shares(summary.setup)
-    widths = [bar.get_extents().transformed(axes.transData.inverted()).x1 for bar in axes.patches]
+    widths = [bar.get_paths()[0].get_extents().x1 for bar in axes.collections]
     assert widths == pytest.approx([each.value for each in found.values()])
     assert [label.get_text() for label in axes.get_yticklabels()] == list(found)
     assert [text.get_text() for text in axes.texts] == [f"{s.value:.0f} %" for s in found.values()]
@@ -103,21 +105,21 @@ def test_the_figure_has_a_bar_and_a_number_for_each_scheme(summary: Summary) -> 
 
 
 def test_one_seed_has_a_bar_without_a_whisker(setup: Setup) -> None:
-    (axes,) = busy_figure(setup).axes
-    assert (len(axes.patches), len(axes.lines)) == (2, 1)
-    full, _, uniform, _ = busy_plot(setup)["data"]
-    assert (full["error_x"]["visible"], uniform["error_x"]["visible"]) == (False, True)
+    (axes,) = figure_of(busy_drawing(setup)).axes
+    assert (len(axes.collections), len(axes.lines)) == (2, 1)
+    full, _, uniform, whisker, _ = plot_of(busy_drawing(setup))["data"]
+    assert whisker["x"] == pytest.approx([50 - 127.062, 50 + 127.062])
     assert "interval" not in full["hovertemplate"]
+    assert "interval" in uniform["hovertemplate"]
 
 
 def test_the_plot_of_the_page_has_the_same_bars(setup: Setup) -> None:
-    plot = busy_plot(setup)
+    plot = plot_of(busy_drawing(setup))
     json.dumps(plot, allow_nan=False)
     bars = [trace for trace in plot["data"] if trace["type"] == "bar"]
     assert [(bar["legendgroup"], bar["x"], bar["y"]) for bar in bars] == [
         ("full", [25.0], [0]), ("uniform", [50.0], [1]),
     ]  # fmt: skip
-    assert bars[1]["error_x"]["array"] == [pytest.approx(127.062)]
     assert bars[0]["marker"]["line"]["color"] == colour("full")
     assert plot["layout"]["yaxis"]["ticktext"] == ["full", "uniform"]
     assert plot["layout"]["xaxis"]["title"]["text"].endswith("%")

@@ -4,6 +4,7 @@ import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -19,17 +20,11 @@ import fedpace
 from fedpace import SCHEMES, InputError
 from fedpace.estimation.no_barrier import PUBLISHED
 from fedpace.estimation.policy import OURS
-from fedpace.report.figures import (
-    COLOURS,
-    MOST_POINTS,
-    OTHER_COLOURS,
-    colour,
-    plan_figure,
-    probabilities_figure,
-    save,
-)
-from fedpace.report.plots import DASHES as PAGE_DASHES
-from fedpace.report.study_figures import DASHES
+from fedpace.report.drawing import COLOURS, DASHES, OTHER_COLOURS, Dash, colour, dash
+from fedpace.report.figures import DASHES as DRAWN_DASHES
+from fedpace.report.figures import figure_of, save
+from fedpace.report.fleet_drawings import MOST_CLIENTS, chances_drawing, plan_drawing
+from fedpace.sampling.plan import Prediction
 
 
 def fleet(n: int, spread: float = 0.7, seed: int = 0) -> fedpace.Profile:
@@ -46,7 +41,12 @@ def equal_fleet(n: int) -> fedpace.Profile:
 def picture_of(profile: fedpace.Profile, scheme: str = "optimal-mean", k: int = 10) -> Figure:
     design = fedpace.SCHEMES[scheme](profile, k)
     assert isinstance(design, fedpace.WithReplacement)
-    return probabilities_figure(profile, design.q, scheme=scheme, k=k)
+    title = f"{scheme}: {profile.n:,} clients, {k:,} drawn per round"
+    return figure_of(chances_drawing(profile, design.q, scheme=scheme, title=title))
+
+
+def plan_figure(rows: Sequence[Prediction], *, k: int) -> Figure:
+    return figure_of(plan_drawing(rows, k=k))
 
 
 def points(figure: Figure) -> PathCollection:
@@ -157,10 +157,6 @@ def test_the_title_names_scheme_clients_and_draws() -> None:
         assert words in title
 
 
-def test_one_client_is_singular() -> None:
-    assert "1 clients" not in picture_of(fleet(1)).axes[0].get_title()
-
-
 def test_points_are_the_clients_coloured_by_importance() -> None:
     profile = fleet(50)
     figure = picture_of(profile, "statistical")
@@ -174,12 +170,12 @@ def test_points_are_the_clients_coloured_by_importance() -> None:
 
 
 def test_more_clients_than_can_be_told_apart_are_thinned_and_it_says_so() -> None:
-    exactly, more = (picture_of(fleet(MOST_POINTS + extra), "uniform") for extra in (0, 1))
-    assert np.shape(points(exactly).get_offsets()) == (MOST_POINTS, 2)
+    exactly, more = (picture_of(fleet(MOST_CLIENTS + extra), "uniform") for extra in (0, 1))
+    assert np.shape(points(exactly).get_offsets()) == (MOST_CLIENTS, 2)
     assert "shown" not in exactly.axes[0].get_title()
-    assert np.shape(points(more).get_offsets()) == (MOST_POINTS, 2)
-    assert f"{MOST_POINTS:,}" in more.axes[0].get_title()
-    assert f"{MOST_POINTS + 1:,} clients" in more.axes[0].get_title()
+    assert np.shape(points(more).get_offsets()) == (MOST_CLIENTS, 2)
+    assert f"{MOST_CLIENTS:,}" in more.axes[0].get_title()
+    assert f"{MOST_CLIENTS + 1:,} clients" in more.axes[0].get_title()
 
 
 def test_a_plan_has_a_line_for_each_scheme_and_a_star_at_the_least() -> None:
@@ -220,9 +216,10 @@ def test_every_scheme_has_a_colour_of_its_own() -> None:
 
 
 def test_lines_of_ours_differ_in_more_than_a_shade() -> None:
-    lines = {(COLOURS[name], str(DASHES.get(name, "-"))) for name in COLOURS}
+    lines = {(COLOURS[name], dash(name)) for name in COLOURS}
     assert len(lines) == len(COLOURS)
-    assert set(DASHES) == set(PAGE_DASHES)
+    assert len(set(DASHES.values())) == len(DASHES)
+    assert set(DRAWN_DASHES) == set(get_args(Dash))
     assert not set(COLOURS.values()) & set(OTHER_COLOURS)
 
 
@@ -244,7 +241,7 @@ def test_a_saved_picture_is_of_a_size_for_print(tmp_path: Path) -> None:
     save(picture_of(fleet(5)), tmp_path / "q.png")
     with Image.open(tmp_path / "q.png") as picture:
         picture.load()
-        assert picture.size == (1050, 675)
+        assert picture.size == (1080, 660)
 
 
 def test_a_vector_figure_of_many_clients_stays_small(tmp_path: Path) -> None:

@@ -1,16 +1,20 @@
 """Titles and the one sentence on a page."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 from rich.measure import Measurement
+from rich.table import Table
 
 from fedpace.report.headline import headline
 from fedpace.report.notes import diverged
 from fedpace.report.setups import setups_of
 from fedpace.report.study_tables import columns, heading, terminal_table
 from fedpace.report.summary import Summary, summarise
+from fedpace.report.tables import runs_table
 from fedpace.report.titles import title_of
 from fedpace.studies.study import load_study
 
@@ -61,9 +65,14 @@ def test_a_changed_setup_is_not_called_by_its_title_nor_given_the_papers_figures
         assert heading(summary) == title_of(study)
 
 
-def test_tables_of_the_terminal_fit_80_columns(tmp_path: Path) -> None:
-    summary = summary_of(tmp_path, uniform=123456.0, optimal_mean=12345.5, pace=99999.5)
-    table = terminal_table(summary)
+@pytest.mark.parametrize(
+    ("made", "third"), [(terminal_table, "pace"), (runs_table, "optimal_mean_no_pilots")]
+)
+def test_tables_of_the_terminal_fit_80_columns(
+    made: Callable[[Summary], Table], third: str, tmp_path: Path
+) -> None:
+    summary = summary_of(tmp_path, uniform=123456.0, optimal_mean=12345.5, **{third: 99999.5})
+    table = made(summary)
     console = Console(width=10_000)
     assert Measurement.get(console, console.options, table).maximum <= 80
     assert len(table.columns) >= 4

@@ -15,7 +15,7 @@ from fedpace.report.notes import NO_ACCURACY, notes
 from fedpace.report.page import page
 from fedpace.report.pictures import write_figures
 from fedpace.report.setups import Setup, setups_of
-from fedpace.report.study_figures import curve_figure
+from fedpace.report.study_drawings import curve_drawing
 from fedpace.report.study_tables import markdown
 from fedpace.report.summary import summarise
 from fedpace.rounds.rows import History
@@ -213,5 +213,5 @@ def test_without_evaluations_the_curve_is_of_the_estimates() -> None:
 
 def test_curve_figures_say_how_it_was_measured() -> None:
     summary = summarise(measured_setup("network.evaluate_every=5", schemes=("uniform",)))
-    note = curve_figure(summary, "accuracy", "seconds").get_supxlabel()
+    note = curve_drawing(summary, "accuracy-seconds", "accuracy", "seconds").note
     assert note.endswith("one second here stands for 5 s.")

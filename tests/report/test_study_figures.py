@@ -7,22 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from PIL import Image
 
 from fedpace.errors import MissingExtraError
 from fedpace.estimation.ratio import RatioEstimate
 from fedpace.report.curves import Abscissa, Ordinate, curve
-from fedpace.report.figures import colour
+from fedpace.report.drawing import colour
+from fedpace.report.figures import figure_of
+from fedpace.report.fleet_drawings import drawn_clients
 from fedpace.report.pictures import write_figures
 from fedpace.report.setups import Sweep, optimising, setups_of, without_sweeps
-from fedpace.report.study_figures import (
+from fedpace.report.study_drawings import (
     CURVES,
-    chances_figure,
-    curve_figure,
-    drawn_clients,
-    sensitivity_figure,
+    chances_drawings,
+    curve_drawing,
+    sensitivity_drawing,
 )
 from fedpace.report.summary import Summary, summarise
 
@@ -45,14 +45,19 @@ def sweep(tmp_path: Path) -> Sweep:
     return sweep
 
 
+def curve_figure(summary: Summary, y: Ordinate, x: Abscissa) -> Figure:
+    (name,) = (name for name, *axes in CURVES if axes == [y, x])
+    return figure_of(curve_drawing(summary, name, y, x))
+
+
 def only_axes(figure: Figure) -> Axes:
     (axes,) = figure.axes
     return axes
 
 
-@pytest.mark.parametrize(("name", "y", "x"), CURVES)
+@pytest.mark.parametrize(("y", "x"), [axes for _, *axes in CURVES])
 def test_each_scheme_is_a_labelled_line_through_its_mean(
-    name: str, y: Ordinate, x: Abscissa, summary: Summary
+    y: Ordinate, x: Abscissa, summary: Summary
 ) -> None:
     axes = only_axes(curve_figure(summary, y, x))
     lines = {str(line.get_label()): line for line in axes.lines}
@@ -100,10 +105,11 @@ def test_a_target_that_nobody_reached_is_drawn_all_the_same(tmp_path: Path) -> N
 
 
 def test_probabilities_are_drawn_for_each_optimising_scheme(summary: Summary) -> None:
-    figure = chances_figure(summary.setup)
+    figure = figure_of(*chances_drawings(summary.setup))
     panels = figure.axes[:4]
     for axes, (scheme, run, q) in zip(panels, optimising(summary.setup), strict=True):
-        assert axes.get_title(loc="left") == f"{scheme}, seed 0"
+        title = axes.get_title(loc="left").replace("\n", " ")
+        assert title == f"Probabilities of {scheme}, seed 0"
         (points,) = axes.collections
         drawn = np.asarray(points.get_offsets())
         order = np.argsort(run.profile.importance)
@@ -111,16 +117,17 @@ def test_probabilities_are_drawn_for_each_optimising_scheme(summary: Summary) ->
 
 
 def test_sensitivity_shows_the_estimate_where_it_lies(sweep: Sweep) -> None:
-    axes = only_axes(sensitivity_figure(sweep))
-    given, star = (box.lines[0] for box in axes.containers if isinstance(box, ErrorbarContainer))
-    assert given is not None
-    assert star is not None
+    axes = only_axes(figure_of(sensitivity_drawing(sweep)))
+    (given,) = (line for line in axes.lines if line.get_marker() == "o")
+    (star,) = (line for line in axes.lines if line.get_marker() == "*")
+    assert given.get_linestyle() == "-"
+    assert len(axes.containers) == 2  # each with its whiskers
     np.testing.assert_allclose(np.asarray(given.get_xdata(), dtype=float), [0.1, 1.0])
     np.testing.assert_allclose(np.asarray(given.get_ydata(), dtype=float), [1.0, 10.0])
     np.testing.assert_allclose(np.asarray(star.get_xdata(), dtype=float), [0.75])
     np.testing.assert_allclose(np.asarray(star.get_ydata(), dtype=float), [6.0])
-    levels = [line.get_ydata() for line in axes.lines if line.get_label() == "uniform"]
-    assert levels == [[20.0, 20.0]]
+    assert [20.0, 20.0] in [np.asarray(line.get_ydata()).tolist() for line in axes.lines]
+    assert "uniform 20 s" in {text.get_text() for text in axes.texts}
 
 
 def test_every_figure_is_written_as_png_and_pdf(

@@ -13,7 +13,7 @@ from fedpace.report.latex import latex
 from fedpace.report.notes import SUSTAINED_NOTE, UNSUSTAINED_NOTE, missed, notes
 from fedpace.report.page import page
 from fedpace.report.setups import setups_of
-from fedpace.report.study_figures import target_note
+from fedpace.report.study_drawings import target_note
 from fedpace.report.study_tables import csv_text, html_table, main_columns, markdown
 from fedpace.report.summary import Summary, summarise
 from fedpace.report.tables import print_tables, runs_table
@@ -102,7 +102,7 @@ def test_every_form_of_the_table_has_the_sustained_time(
     assert "12.0" in latex([twice])
     print_tables(runs_table(twice))
     line = next(line for line in capsys.readouterr().out.splitlines() if "uniform" in line)
-    assert line.split() == ["uniform", "2", "2", "2.5", "12.0", "1.00"]
+    assert line.split() == ["uniform", "2", "of", "2", "2.5", "12.0", "1.00"]
 
 
 def test_narrow_tables_have_what_fits_them(twice: Summary) -> None:

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
+from fedpace.report.figures import figure_of
 from fedpace.report.page import page
+from fedpace.report.plots import plot_of
 from fedpace.report.reasons import MOST_CHANGES, changes, html_reasons
 from fedpace.report.setups import setups_of
 from fedpace.report.summary import summarise
 from fedpace.report.timeline import Timeline, client_labels, tier_colours
-from fedpace.report.timeline_figure import timeline_figure
-from fedpace.report.timeline_plot import page_caption, timeline_plot
+from fedpace.report.timeline_drawing import timeline_drawing
 from fedpace.report.timelines import MOST_ROUNDS, timelines
 from fedpace.rounds.rows import History
 from fedpace.studies.store import StoredRun
@@ -86,15 +87,15 @@ def test_without_tiers_there_is_no_strip() -> None:
     shown = only_timeline(measured_run(measured_study(), "uniform"))
     assert shown.tiers == []
     assert "tier" not in client_labels(shown, 100)[1]
-    assert "tier" not in page_caption(shown)
-    assert "tier" not in json.dumps(timeline_plot(shown))
+    assert "tier" not in timeline_drawing(shown).note
+    assert "tier" not in json.dumps(plot_of(timeline_drawing(shown)))
 
 
 @pytest.mark.parametrize("n", [3, 40, 200])
 def test_the_strip_is_above_the_clients_and_can_be_read(n: int) -> None:
     times = np.linspace(0.5, 1.0, n)
     shown = only_timeline(tiered(measured_run(measured_study(), "uniform", times=times)))
-    figure = timeline_figure(shown)
+    figure = figure_of(timeline_drawing(shown))
     assert_legible(figure)
     (axes,) = figure.axes
     bottom, top = shown.strip
@@ -120,25 +121,24 @@ def test_one_tier_alone_has_a_colour(shown: Timeline) -> None:
 
 
 def test_pointing_at_a_bar_tells_its_tier_and_why(shown: Timeline) -> None:
-    bars, strip = timeline_plot(shown)["data"]
-    last = [text for reply, text in zip(shown.replies, bars["text"], strict=True)
-            if reply.round >= 40]  # fmt: skip
+    bars, strip, numbered = plot_of(timeline_drawing(shown))["data"]
+    last = [row[-1] for row in bars["customdata"] if row[1] >= 40]
     assert set(last) == {"tier 4<br>5 tiers, c = 1.2 S₀: steps &lt;differ&gt;"}
-    assert bars["text"][0] == ""  # a pilot has neither
-    assert "%{text}" in bars["hovertemplate"]
+    assert bars["customdata"][0][-1] == ""  # a pilot has neither
+    assert "<br>%{customdata[3]}" in bars["hovertemplate"]
     assert strip["customdata"][0] == [26, 27, f"tier 1<br>{FEW}"]
     np.testing.assert_allclose(strip["base"], [span.start for span in shown.tiers], rtol=1e-5)
-    assert {strip["y"][0]} == {sum(shown.strip) / 2}
-    assert strip["text"].count("") == len(shown.tiers) - len(shown.numbered)
-    assert "strip above: the tier drawn from" in page_caption(shown)
+    assert strip["y"][0] == pytest.approx(sum(shown.strip) / 2)
+    assert numbered["text"] == [str(span.tier) for span in shown.numbered]
+    assert "strip above: the tier drawn from" in timeline_drawing(shown).note
 
 
 def test_a_reason_without_tiers_is_told_as_well(run: StoredRun) -> None:
     rows = [each._replace(tier=-1) for each in run.history.rows]
     shown = only_timeline(replace(run, history=History(rows)))
     assert shown.tiers == []
-    (bars,) = timeline_plot(shown)["data"]
-    assert set(bars["text"]) == {"", FEW, html.escape(MANY)}
+    (bars,) = plot_of(timeline_drawing(shown))["data"]
+    assert {row[-1] for row in bars["customdata"]} == {"", FEW, html.escape(MANY)}
 
 
 def test_changes_are_the_rounds_from_which_on_a_reason_holds(run: StoredRun) -> None:

@@ -10,15 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 
-from fedpace.report.figures import COLOURS, colour, pale
+from fedpace.report.drawing import COLOURS, colour, pale
+from fedpace.report.figures import figure_of
+from fedpace.report.plots import plot_of
 from fedpace.report.setups import setups_of
 from fedpace.report.summary import Summary
 from fedpace.report.timeline import (
     Timeline,
     client_labels,
 )
-from fedpace.report.timeline_figure import timeline_figure
-from fedpace.report.timeline_plot import page_caption, timeline_plot
+from fedpace.report.timeline_drawing import timeline_drawing
 from fedpace.report.timelines import MOST_CLIENTS, MOST_REPLIES, MOST_ROUNDS, timelines
 from fedpace.rounds.rows import History
 from fedpace.studies.store import StoredRun
@@ -195,7 +196,7 @@ def test_every_scheme_has_two_shades_of_its_own() -> None:
 @pytest.mark.parametrize("scheme", ["full", "optimal-mean"])
 def test_the_figure_can_be_read(study: Study, n: int, scheme: str) -> None:
     run = measured_run(study, scheme, times=np.linspace(0.1, 2, n), computing=0.2)
-    figure = timeline_figure(timeline_of(run))
+    figure = figure_of(timeline_drawing(timeline_of(run)))
     assert_legible(figure)
     (axes,) = figure.axes
     assert axes.get_xlabel() == "wall-clock time, s"
@@ -211,7 +212,7 @@ def test_the_figure_can_be_read(study: Study, n: int, scheme: str) -> None:
 
 def test_the_figure_draws_what_was_measured(run: StoredRun) -> None:
     shown = timeline_of(run)
-    (axes,) = timeline_figure(shown).axes
+    (axes,) = figure_of(timeline_drawing(shown)).axes
     computing, transfer = (each.get_paths() for each in bars(axes))
     arrivals = [reply.start + reply.seconds for reply in shown.replies]
     starts = [bar.get_extents().x0 for bar in computing]
@@ -224,9 +225,9 @@ def test_the_figure_draws_what_was_measured(run: StoredRun) -> None:
 def test_without_computing_times_there_is_one_shade(study: Study) -> None:
     shown = timeline_of(measured_run(study, "uniform", computing=0.0, chance=1.0))
     assert not shown.split
-    (axes,) = timeline_figure(shown).axes
+    (axes,) = figure_of(timeline_drawing(shown)).axes
     assert len(bars(axes)) == 1
-    assert page_caption(shown).startswith("Bars: until the reply. Rounds shown")
+    assert timeline_drawing(shown).note.startswith("Bars: until the reply. Rounds shown")
 
 
 def test_clients_that_do_not_tell_how_long_they_computed_have_one_shade(study: Study) -> None:
@@ -242,9 +243,9 @@ def test_clients_that_do_not_tell_how_long_they_computed_have_one_shade(study: S
 
 def test_the_plot_of_the_page_has_the_same_bars(run: StoredRun) -> None:
     shown = timeline_of(run)
-    plot = timeline_plot(shown)
+    plot = plot_of(timeline_drawing(shown))
     json.dumps(plot, allow_nan=False)
-    transfer, computing, _, crosses = plot["data"]
+    computing, transfer, _, crosses = plot["data"]
     assert {trace["legendgroup"] for trace in plot["data"]} == {"optimal-mean"}
     ends = np.add(transfer["base"], transfer["x"])
     np.testing.assert_allclose(ends, [r.start + r.seconds for r in shown.replies], rtol=1e-5)
@@ -252,5 +253,5 @@ def test_the_plot_of_the_page_has_the_same_bars(run: StoredRun) -> None:
     assert len(crosses["x"]) == len(shown.missing)
     low, high = plot["layout"]["xaxis"]["range"]
     assert all(low <= each["x"] <= high for each in plot["layout"]["annotations"])
-    assert "refused" in "".join(crosses["text"]) or not any(m.refused for m in shown.missing)
+    assert "refused" in str(crosses["customdata"]) or not any(m.refused for m in shown.missing)
     assert math.isclose(high, shown.stages[-1].end, rel_tol=1e-5)

@@ -89,10 +89,13 @@ def _write(clients: Clients, row: Prediction, csv: Path | None, plot: Path | Non
     if csv:
         write_probabilities(csv, clients.names, columns)
     if plot:
-        from fedpace.report.figures import probabilities_figure, save
+        from fedpace.report.figures import figure_of, save
+        from fedpace.report.fleet_drawings import chances_drawing
+        from fedpace.report.titles import plural
 
-        figure = probabilities_figure(clients.profile, columns["q"], scheme=row.scheme, k=row.k)
-        save(figure, plot)
+        title = f"{row.scheme}: {plural(clients.profile.n, 'client')}, {row.k:,} drawn per round"
+        drawing = chances_drawing(clients.profile, columns["q"], scheme=row.scheme, title=title)
+        save(figure_of(drawing), plot)
 
 
 def _print(clients: Clients, rows: list[Prediction], row: Prediction, *, certify: bool) -> None:

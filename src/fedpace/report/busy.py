@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from fedpace.report.figures import colour, new_figure, pale
+from fedpace.report.drawing import BLACK, Axis, Bars, Drawing, Letters, Line, Mark, colour, pale
 from fedpace.report.intervals import Interval, mean_interval
 from fedpace.report.measured import how_measured
-from fedpace.report.plots import Plot, blank_layout, numbers, trace_of
 from fedpace.report.setups import Setup
-from fedpace.report.study_figures import finish
-from fedpace.report.titles import title_of
+from fedpace.report.titles import plural, title_of
 from fedpace.studies.store import StoredRun
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "How busy the clients of a round are"
 LABEL = "time at work in a round, %"
@@ -28,6 +24,7 @@ NOTE = (
 )
 # Of a bar, where the distance of bars is 1.
 THICKNESS = 0.7
+WHISKER = "#444444"
 
 
 def busy_share(run: StoredRun) -> float:
@@ -64,71 +61,31 @@ def shares(setup: Setup) -> dict[str, Interval]:
     return {scheme: mean_interval(each) for scheme, each in found.items() if each}
 
 
-def busy_figure(setup: Setup) -> Figure:
-    """Draw a bar per scheme, with a whisker and its number."""
+def busy_drawing(setup: Setup) -> Drawing:
+    """Show a bar per scheme, with a whisker and its number."""
     shown = shares(setup)
-    figure = new_figure(7.2, 1.7 + 0.35 * len(shown))
-    axes = figure.add_subplot()
-    for at, (scheme, share) in enumerate(shown.items()):
-        # Pale, so that a whisker is seen on it.
-        axes.barh(at, share.value, height=THICKNESS, color=pale(scheme), edgecolor=colour(scheme))
-        if math.isfinite(share.low):
-            axes.plot([share.low, share.high], [at, at], color="0.25", linewidth=1.2, marker="|",
-                      markersize=7)  # fmt: skip
-        axes.annotate(f"{share.value:.0f} %", (1.01, at), xycoords=axes.get_yaxis_transform(),
-                      va="center", fontsize="small", annotation_clip=False)  # fmt: skip
-    axes.set_yticks(range(len(shown)), list(shown))
-    axes.tick_params(axis="y", length=0)
-    # The first scheme on top; a whisker beyond what a share can be is cut.
-    axes.set(
-        xlabel=LABEL, title=title_of(setup.study), xlim=(0, 100), ylim=(len(shown) - 0.4, -0.6)
+    return Drawing(
+        name="busy",
+        title=TITLE,
+        setup=title_of(setup.study),
+        note=f"{NOTE} {how_measured(setup.study)}".rstrip(),
+        # A whisker beyond what a share can be is cut.
+        x=Axis(LABEL, ends=(0, 100)),
+        # The first scheme on top.
+        y=Axis("", ends=(len(shown) - 0.4, -0.6), ticks=dict(enumerate(shown)), grid=False),
+        marks=[mark for at, each in enumerate(shown.items()) for mark in _marks(at, *each)],
+        height=1.7 + 0.35 * len(shown),
     )
-    axes.set_axisbelow(True)
-    wrapped = NOTE.replace(", mean over", ",\nmean over")
-    finish(figure, axes, note=f"{wrapped}\n{how_measured(setup.study)}".rstrip())
-    axes.grid(visible=False, axis="y")
-    return figure
 
 
-def busy_plot(setup: Setup) -> Plot:
-    """Return a bar per scheme, with a whisker and its number, for the page."""
-    shown = shares(setup)
-    layout = blank_layout(LABEL, "")
-    layout["xaxis"] |= {"range": [0, 100]}
-    layout["yaxis"] |= {
-        "tickmode": "array",
-        "tickvals": list(range(len(shown))),
-        "ticktext": list(shown),
-        "range": [len(shown) - 0.4, -0.6],
-        "showgrid": False,
-    }
-    layout["margin"]["r"] = 48
-    layout["hovermode"] = "closest"
-    data = [part for at, each in enumerate(shown.items()) for part in _traces(at, *each)]
-    return {"data": data, "layout": layout}
-
-
-def _traces(at: int, scheme: str, share: Interval) -> list[Plot]:
+def _marks(at: int, scheme: str, share: Interval) -> Iterator[Mark]:
     known = math.isfinite(share.low)
-    interval = f"<br>95 % interval {share.low:.1f} to {share.high:.1f} %" * known
-    bar = trace_of(
-        scheme,
-        x=numbers([share.value]),
-        y=[at],
-        width=THICKNESS,
-        marker={"color": pale(scheme), "line": {"color": colour(scheme), "width": 1}},
-        error_x={"type": "data", "array": numbers([share.high - share.value]), "thickness": 1.2,
-                 "color": "#444", "visible": known},
-        hovertemplate=f"{share.value:.1f} %, {share.seeds} seeds{interval}",
-    )  # fmt: skip
-    number = trace_of(
-        scheme,
-        x=[100],
-        y=[at],
-        mode="text",
-        text=[f"\N{NO-BREAK SPACE}{share.value:.0f} %"],
-        textposition="middle right",
-        cliponaxis=False,
-        hoverinfo="skip",
-    )
-    return [bar | {"type": "bar", "orientation": "h"}, number]
+    interval = f"\n95 % interval {share.low:.1f} to {share.high:.1f} %" * known
+    told = f"{share.value:.1f} %, {plural(share.seeds, 'seed')}{interval}"
+    # Pale, so that a whisker is seen on it.
+    fill = {"colour": pale(scheme), "edge": colour(scheme), "scheme": scheme}
+    yield Bars([0], [share.value], [at], THICKNESS, width=1, hover=told, **fill)
+    if known:
+        style: dict[str, Any] = {"colour": WHISKER, "width": 1.2, "symbol": "end", "size": 7}
+        yield Line([share.low, share.high], [at, at], scheme=scheme, **style)
+    yield Letters([100], [at], [f"{share.value:.0f} %"], right=True, scheme=scheme, colour=BLACK)

@@ -1,121 +1,70 @@
-"""Figures, with Matplotlib; nothing global is touched."""
+"""Figures as files, drawn with Matplotlib; nothing global is touched."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
-from zlib import crc32
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedpace.checks import FloatArray, IntArray
+from fedpace.checks import FloatArray
 from fedpace.errors import InputError, needs
 from fedpace.files import write_whole
-from fedpace.profile import Profile
-from fedpace.sampling.plan import Prediction
+from fedpace.report import drawing as made
+from fedpace.report.drawing import Drawing, Ends, Numbers
 
 if TYPE_CHECKING:
+    from matplotlib import axis
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
-    from matplotlib.collections import PathCollection
     from matplotlib.figure import Figure
 
-Place: TypeAlias = tuple[float, float]
-# More points than this only make one blob, and a vector file of a hundred megabytes.
-MOST_POINTS = 20_000
 PICTURES = (".png", ".pdf", ".svg")
-# One colour per scheme, the same in every figure; from Okabe and Ito, and the last from Tol, told
-# apart by all eyes.
-COLOURS = {
-    "full": "#000000",
-    "uniform": "#999999",
-    "weighted": "#56B4E9",
-    "statistical": "#009E73",
-    "optimal-mean": "#E69F00",
-    "optimal-max": "#D55E00",
-    "optimal-tiers": "#CC79A7",
-    "pace": "#0072B2",
-    "optimal-mean-no-pilots": "#882255",
-    "fedbuff": "#AA4499",
-    "fedasync": "#999933",
-    "pisces": "#117733",
+DASHES: dict[str, Any] = {
+    "": "none",
+    "solid": "-",
+    "dash": "--",
+    "dashdot": "-.",
+    "longdash": (0, (6, 1.5)),
+    "longdashdot": (0, (3, 1, 1, 1, 1, 1)),
+    "dot": (0, (1, 1.3)),
 }
-# For schemes of a user's own, from Tol's.
-OTHER_COLOURS = ("#661100", "#44AA99", "#332288", "#DDCC77")
-# A colour's lighter shade is mixed with so much white.
-PALE = 0.6
+SYMBOLS = {"": "none", "dot": "o", "star": "*", "cross": "x", "end": "|"}
+# Inches, and letters of a note and of a title in one.
+WIDTH, WIDE, PANEL, PANELS_HEIGHT = 7.2, 9.0, 3.3, 3.9
+NOTE_LETTERS, TITLE_LETTERS = 19, 11
+# More points than this are drawn as one picture, or a vector file is slow to open.
+MOST_VECTORS = 2_000
 
 
-def colour(scheme: str) -> str:
-    """Return a scheme's colour, the same in every figure and mode."""
-    scheme = scheme.partition(" (")[0]
-    own = OTHER_COLOURS[crc32(scheme.encode()) % len(OTHER_COLOURS)]
-    return COLOURS.get(scheme, own)
+def figure_of(*drawings: Drawing) -> Figure:
+    """Draw one drawing, or several of one setup and with the same axes beside one another."""
+    first, several = drawings[0], len(drawings) > 1
+    width = PANEL * len(drawings) + 1.2 if several else WIDE if first.wide else WIDTH
+    figure = new_figure(width, PANELS_HEIGHT if several else first.height)
+    panels = figure.subplots(1, len(drawings), sharex=True, sharey=True, squeeze=False)[0]
+    scale = _scale(drawings)
+    for axes, drawing in zip(panels, drawings, strict=True):
+        for mark in drawing.marks:
+            _draw(axes, mark, **scale)
+        _set_axes(axes, drawing)
+        if several:
+            panel = textwrap.fill(drawing.title, int(TITLE_LETTERS * PANEL))
+            axes.set_title(panel, fontsize="medium", loc="left")
+            axes.label_outer()
+    if scale:
+        from matplotlib.cm import ScalarMappable
 
-
-def pale(scheme: str) -> str:
-    """Return the lighter shade of a scheme's colour.
-
-    >>> pale("full")
-    '#999999'
-    """
-    parts = (int(colour(scheme)[at : at + 2], 16) for at in (1, 3, 5))
-    return "#" + "".join(f"{round(part + PALE * (255 - part)):02x}" for part in parts)
-
-
-def probabilities_figure(profile: Profile, q: FloatArray, *, scheme: str, k: int) -> Figure:
-    """Draw each client's probability against its time, coloured by its importance."""
-    figure = new_figure(7.0, 4.5)
-    axes = figure.add_subplot(xscale="log", yscale="log")
-    shown, note = np.arange(profile.n), ""
-    if profile.n > MOST_POINTS:
-        shown = np.random.default_rng(0).choice(profile.n, MOST_POINTS, replace=False)
-        note = f"\n({MOST_POINTS:,} of the clients shown)"
-    share = profile.importance / profile.importance.sum() * profile.n
-    # The most important last, on top.
-    shown = shown[np.argsort(share[shown])]
-    size = max(6.0, 36.0 * (100 / max(shown.size, 100)) ** 0.5)
-    style = {"s": size, "norm": "log", "rasterized": shown.size > 2_000}
-    points = draw_points(axes, profile.times, q, share, shown, **style)
-    label(axes, "uniform, 1/N", (1, 1 / profile.n), (-4, 3), ha="right", color="0.4")
-    clients = "1 client" if profile.n == 1 else f"{profile.n:,} clients"
-    low, high = axes.get_ylim()
-    axes.set(
-        xlabel="round time of the client, s",
-        ylabel="probability per draw, q",
-        title=f"{scheme}: {clients}, {k:,} drawn per round{note}",
-        # Equal probabilities differ by rounding only: an axis that narrow shows nothing.
-        ylim=(min(low, 0.5 / profile.n), max(high, 2 / profile.n)),
-    )
-    plain_numbers(axes.xaxis)
-    figure.colorbar(points, ax=axes, label="importance p·G, relative to the mean")
-    return figure
-
-
-def plan_figure(rows: Sequence[Prediction], *, k: int) -> Figure:
-    """Draw each scheme's predicted time against the number of clients per round."""
-    figure = new_figure(7.0, 4.5)
-    axes = figure.add_subplot()
-    for scheme in dict.fromkeys(row.scheme for row in rows):
-        mine = [row for row in rows if row.scheme == scheme]
-        k_values, times = [row.k for row in mine], [row.relative_time for row in mine]
-        axes.plot(k_values, times, color=colour(scheme), label=scheme, marker="o", markersize=4)
-    best = min(rows, key=lambda row: row.relative_time)
-    axes.plot(best.k, best.relative_time, "*", color=colour(best.scheme), markersize=16, zorder=5)
-    with_k = "" if best.scheme == "full" else f" with K = {best.k:,}"
-    axes.axhline(1, color="0.7", linewidth=0.8, linestyle="--", zorder=0)
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlabel="clients drawn per round, K",
-        ylabel=f"predicted time to the target\n(uniform with K = {k:,} is 1)",
-        title=f"Best (star): {best.scheme}{with_k}, {best.relative_time:.3g}",
-    )
-    plain_numbers(axes.xaxis)
-    plain_numbers(axes.yaxis)
-    axes.grid(alpha=0.25)
-    axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
+        shades = ScalarMappable(**scale)
+        bar = figure.colorbar(shades, ax=panels.tolist(), label=first.scale)
+        plain_numbers(bar.ax.yaxis)
+    shown = [first.title] * (first.wide or not first.setup)
+    heading = "\n".join([*filter(None, [first.setup]), *shown])
+    (figure.suptitle if several or first.wide else panels[0].set_title)(heading, fontsize="medium")
+    _add_legend(panels[0], above=first.wide)
+    if first.note:
+        note = textwrap.fill(first.note, int(NOTE_LETTERS * width))
+        figure.supxlabel(note, fontsize="x-small", color="0.35")
     return figure
 
 
@@ -134,35 +83,16 @@ def save(figure: Figure, path: Path) -> None:
     write_whole(path, lambda temporary: figure.savefig(temporary, dpi=150))
 
 
-def plain_numbers(axis: Axis, *, steps: tuple[float, ...] | None = None) -> None:
+def plain_numbers(on: axis.Axis, *, steps: tuple[float, ...] | None = None) -> None:
     """Label a logarithmic axis 0.5, 1, 2, 5, 10: powers of ten overlap on a short one."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     if steps is None:
-        low, high = axis.get_view_interval()
+        low, high = on.get_view_interval()
         steps = (1.0, 2.0, 5.0) if high / low < 2_000 else (1.0,)
-    axis.set_major_locator(LogLocator(subs=steps))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
-def draw_points(
-    axes: Axes, times: FloatArray, q: FloatArray, share: FloatArray, shown: IntArray, **style: Any
-) -> PathCollection:
-    """Draw the probabilities of the clients shown, coloured by their share, and a line at 1/N."""
-    style |= {"c": share[shown], "cmap": "viridis", "edgecolors": "none"}
-    points = axes.scatter(times[shown], q[shown], **style)
-    axes.axhline(1 / q.size, color="0.5", linewidth=0.8, linestyle="--", zorder=0)
-    return points
-
-
-def label(
-    axes: Axes, text: str, at: Place, shift: Place, *, along: Literal["x", "y"] = "y", **style: Any
-) -> None:
-    """Write beside a line: `at` counts along one axis, and as a share of the other."""
-    place = axes.get_yaxis_transform() if along == "y" else axes.get_xaxis_transform()
-    style |= {"textcoords": "offset points", "fontsize": "small"}
-    axes.annotate(text, at, shift, xycoords=place, **style)
+    on.set_major_locator(LogLocator(subs=steps))
+    on.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    on.set_minor_formatter(NullFormatter())
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -170,3 +100,133 @@ def new_figure(width: float, height: float) -> Figure:
     with needs("figures need Matplotlib", "report"):
         from matplotlib.figure import Figure
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def _draw(axes: Axes, mark: made.Mark, **scale: Any) -> None:
+    """Draw a mark: what is shaded at the back, then lines across, bars, lines, symbols."""
+    match mark:
+        case made.Line():
+            _draw_line(axes, mark, **scale)
+        case made.Bars():
+            _draw_bars(axes, mark)
+        case made.Letters():
+            _draw_letters(axes, mark)
+        case made.Level():
+            axes.axhline(mark.y, color=mark.colour, linestyle=(0, (6, 3)), linewidth=0.9, zorder=1)
+            at = {"xycoords": axes.get_yaxis_transform(), "ha": "right"}
+            side = {"va": "top" if mark.below else "bottom", "xytext": (0, -3 if mark.below else 3)}
+            _write(axes, mark.text, (0.99, mark.y), **at, **side)
+            axes.margins(y=0.1)
+        case made.Uprights():
+            top = axes.get_xaxis_transform()
+            axes.vlines(mark.x, 0, 1, transform=top, color=mark.colour, zorder=0,
+                        linestyle=DASHES[mark.dash], linewidth=mark.width)  # fmt: skip
+            for x, text in zip(mark.x, mark.texts, strict=False):
+                _write(axes, text, (x, 0.99), xycoords=top, xytext=(3, 0), va="top")
+        case made.Shade():
+            axes.axvspan(mark.start, mark.end, color=mark.colour, linewidth=0, zorder=-1)
+
+
+def _draw_line(axes: Axes, mark: made.Line, **scale: Any) -> None:
+    if mark.values is not None:
+        axes.scatter(mark.x, mark.y, s=mark.size**2, c=mark.values, edgecolors="none", zorder=4,
+                     rasterized=len(mark.x) > MOST_VECTORS, **scale)  # fmt: skip
+        return
+    axes.plot(mark.x, mark.y, color=mark.colour, label=mark.label, linestyle=DASHES[mark.dash],
+              linewidth=mark.width, marker=SYMBOLS[mark.symbol], markersize=mark.size,
+              markeredgecolor=mark.edge or mark.colour, zorder=2 if mark.dash else 4,
+              clip_on=mark.symbol != "cross")  # fmt: skip
+    if mark.band:
+        axes.fill_between(mark.x, *mark.band, color=mark.colour, alpha=0.15, linewidth=0)
+    if mark.x_whiskers or mark.y_whiskers:
+        axes.errorbar(mark.x, mark.y, _distances(mark.y, mark.y_whiskers),
+                      _distances(mark.x, mark.x_whiskers), fmt="none", ecolor=mark.colour,
+                      elinewidth=1.2, capsize=3)  # fmt: skip
+
+
+def _distances(at: Numbers, ends: Ends | None) -> FloatArray | None:
+    """Return how far whiskers go to both sides; one that is not known has none."""
+    if ends is None:
+        return None
+    low, high = ends
+    return np.nan_to_num([np.subtract(at, low), np.subtract(high, at)])
+
+
+def _draw_bars(axes: Axes, mark: made.Bars) -> None:
+    """Draw all bars at once: one by one, thousands of them take half a minute."""
+    from matplotlib.collections import PolyCollection
+
+    left, right, at = map(np.asarray, (mark.start, mark.end, mark.at))
+    low, high = at - mark.thickness / 2, at + mark.thickness / 2
+    corners = np.array([(left, low), (right, low), (right, high), (left, high)])
+    # An edge has a width: even the shortest bar is seen, and where the next one begins.
+    style = {"edgecolor": mark.edge or "none", "linewidth": mark.width if mark.edge else 0}
+    bars = PolyCollection(list(corners.transpose(2, 0, 1)))
+    bars.set(facecolor=mark.colours or mark.colour, label=mark.label, zorder=1, **style)
+    axes.add_collection(bars)
+
+
+def _draw_letters(axes: Axes, mark: made.Letters) -> None:
+    colours = mark.colours or [mark.colour] * len(mark.texts)
+    for x, y, text, colour in zip(mark.x, mark.y, mark.texts, colours, strict=True):
+        side = "left" if mark.right else "center"
+        axes.annotate(text, (x, y), (5 * mark.right, 0), textcoords="offset points", ha=side,
+                      va="center_baseline", color=colour, annotation_clip=not mark.right,
+                      fontsize="small" if mark.right else "x-small")  # fmt: skip
+
+
+def _write(axes: Axes, text: str, at: tuple[float, float], **style: Any) -> None:
+    if text:
+        style |= {"textcoords": "offset points", "fontsize": "small", "color": "0.3"}
+        axes.annotate(text, at, **style)
+
+
+def _scale(drawings: tuple[Drawing, ...]) -> dict[str, Any]:
+    """Return the scale of colours that all drawings share; nothing where none has one."""
+    from matplotlib.colors import LogNorm
+
+    points = [mark for drawing in drawings for mark in drawing.marks if isinstance(mark, made.Line)]
+    values = [mark.values for mark in points if mark.values is not None]
+    if not values:
+        return {}
+    every = np.concatenate(values)
+    low, high = every.min(), every.max()
+    apart = 1.0 if high > made.LEAST_MARGIN * low else made.LEAST_MARGIN
+    return {"norm": LogNorm(low / apart, high * apart), "cmap": "viridis"}
+
+
+def _set_axes(axes: Axes, drawing: Drawing) -> None:
+    scales = {True: "log", False: "linear"}
+    axes.set(xlabel=drawing.x.title, xscale=scales[drawing.x.log])
+    axes.set(ylabel=drawing.y.title, yscale=scales[drawing.y.log])
+    for on, each in ((axes.xaxis, drawing.x), (axes.yaxis, drawing.y)):
+        if each.grid:
+            on.grid(alpha=0.2)
+        _set_ticks(on, each)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    # Last, for this ends the search for an end that shows everything.
+    axes.autoscale_view()
+    axes.set_xlim(*drawing.x.ends)
+    axes.set_ylim(*drawing.y.ends)
+
+
+def _set_ticks(on: axis.Axis, each: made.Axis) -> None:
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullFormatter, NullLocator
+
+    if each.ticks:
+        on.set_major_locator(FixedLocator(list(each.ticks)))
+        on.set_major_formatter(FixedFormatter(list(each.ticks.values())))
+        on.set_minor_formatter(NullFormatter())
+        on.set_tick_params(labelsize="x-small" if len(each.ticks) > 15 else "medium")
+        if not each.log:
+            on.set_minor_locator(NullLocator())
+
+
+def _add_legend(axes: Axes, *, above: bool) -> None:
+    handles = axes.get_legend_handles_labels()[0]
+    if handles and above:
+        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, frameon=False,
+                    fontsize="small", borderaxespad=0.1)  # fmt: skip
+    elif handles:
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)

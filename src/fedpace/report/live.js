@@ -32,14 +32,13 @@ function show(now) {
   const plot = place.querySelector(".plot");
   plot.parentElement.hidden = now.plot.data.length === 0;
   if (now.plot.data.length) {
-    Plotly.react(plot, now.plot.data, now.plot.layout, config);
-    if (dark.matches) Plotly.relayout(plot, colours());
+    const { data, layout } = JSON.parse(coloured(JSON.stringify(now.plot)));
+    Plotly.react(plot, data, layout, config);
   }
 }
 
 async function renew() {
-  const hidden = [...document.querySelectorAll('.legend button[aria-pressed="false"]')]
-    .map(button => [button.closest("section").id, button.dataset.scheme]);
+  const before = hidden();
   const text = await (await fetch("/")).text();
   const page = new DOMParser().parseFromString(text, "text/html");
   for (const part of ["header", "main", "footer"])
@@ -47,9 +46,7 @@ async function renew() {
   document.getElementById("plots").textContent = page.getElementById("plots").textContent;
   place.dataset.stored = page.getElementById("live").dataset.stored;
   await draw();
-  for (const [section, scheme] of hidden)
-    for (const button of document.getElementById(section)?.querySelectorAll(".legend button") ?? [])
-      if (button.dataset.scheme === scheme) toggle(button);
+  hide(before);
 }
 
 async function look() {

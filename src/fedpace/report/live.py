@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from fedpace.errors import listed
-from fedpace.report.figures import colour
+from fedpace.report.drawing import Axis, Drawing, Level, Line, Mark, looks
 from fedpace.report.page import page, part
-from fedpace.report.plots import TICKS, Plot, blank_layout, dash, draw_level, numbers, trace_of
-from fedpace.report.study_figures import LABELS
+from fedpace.report.plots import Plot, numbers, plot_of
+from fedpace.report.study_drawings import LABELS, loss_axis
 from fedpace.report.titles import title_of
 from fedpace.report.written import Report
 from fedpace.rounds.rows import Row
@@ -189,26 +189,21 @@ class Live:
         return f"client {row.clients[slowest]} ({row.client_seconds[slowest]:.3g} s)"
 
     def _plot(self, going: dict[Job, _Going]) -> Plot:
-        layout = blank_layout(LABELS["seconds"], LABELS["loss"])
-        layout["yaxis"] |= {"type": "log", "tickmode": "array", "tickvals": TICKS}
-        layout |= {"showlegend": True, "uirevision": "live"}
+        lines = [_line(*each) for each in going.items() if each[1].losses]
+        marks: list[Mark] = [*lines]
         if self._study is not None and self._study.stop.loss is not None:
-            draw_level(layout, "target loss", self._study.stop.loss, below=True)
-        return {
-            "data": [_line(*each) for each in going.items() if each[1].losses],
-            "layout": layout,
-        }
+            marks.append(Level(self._study.stop.loss, "target loss", below=True))
+        x = Axis(LABELS["seconds"], ends=(0, None))
+        y = loss_axis(loss for run in going.values() for loss in run.losses)
+        plot = plot_of(Drawing(name="live", title="", x=x, y=y, marks=marks))
+        plot["layout"] |= {"showlegend": True, "uirevision": "live"}
+        return plot
 
 
-def _line(job: Job, run: _Going) -> Plot:
+def _line(job: Job, run: _Going) -> Line:
     every = max(len(run.losses) // MOST_POINTS, 1)
-    return trace_of(
-        job.scheme,
-        x=numbers(run.seconds[::every]),
-        y=numbers(run.losses[::every]),
-        mode="lines",
-        line={"color": colour(job.scheme), "width": 2, "dash": dash(job.scheme)},
-    ) | {"name": str(job)}
+    x, y = run.seconds[::every], run.losses[::every]
+    return Line(x, y, hover="{x:.1f} s: {y:.4f}", **looks(job.scheme, str(job)))
 
 
 class _Server(ThreadingHTTPServer):

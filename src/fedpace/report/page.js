@@ -26,23 +26,23 @@ function unpacked(id) {
   return new Response(zipped.pipeThrough(new DecompressionStream("gzip"))).text();
 }
 
-// Colours of a dark page: what a plot has for a light one, and what it becomes.
+// Colours of a light page, and what they are on a dark one: letters, ground, lines, and black.
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
-function colours() {
-  const [letters, page, lines] = dark.matches
-    ? ["#ddd", "#16181c", "#33373d"] : ["#222", "#fff", "#eee"];
-  return {
-    "font.color": letters, paper_bgcolor: page, plot_bgcolor: page,
-    "xaxis.gridcolor": lines, "yaxis.gridcolor": lines,
-  };
+const inDark = {
+  "#222222": "#dddddd", "#ffffff": "#16181c", "#eeeeee": "#33373d", "#e0e0e0": "#33373d",
+  "#f3efe2": "#25231c", "#000000": "#e8e8e8", "#444444": "#cccccc", "#777777": "#a2a7ae",
+};
+// With its quotation mark, and perhaps with how opaque it is behind it.
+const light = new RegExp(`"(${Object.keys(inDark).join("|")})`, "g");
+function coloured(text) {
+  return dark.matches ? text.replace(light, (_, colour) => `"${inDark[colour]}`) : text;
 }
 
 async function draw() {
-  const plots = JSON.parse(await unpacked("plots"));
+  const plots = JSON.parse(coloured(await unpacked("plots")));
   for (const [id, plot] of Object.entries(plots)) {
     if (touch) plot.layout.dragmode = false;
     await Plotly.newPlot(id, plot.data, plot.layout, config);
-    if (dark.matches) await Plotly.relayout(id, colours());
   }
   document.body.dataset.drawn = "true";
 }
@@ -52,21 +52,30 @@ async function begin() {
   script.textContent = await unpacked("plotly");
   document.head.append(script);
   await draw();
-  dark.addEventListener("change", () => {
-    for (const plot of document.querySelectorAll(".plot")) Plotly.relayout(plot, colours());
+  dark.addEventListener("change", async () => {
+    await draw();
+    hide(hidden());
   });
 }
 const begun = begin();
 
 // One legend per setup: a click shows or hides the scheme in all of its plots.
-function toggle(button) {
-  const shown = button.getAttribute("aria-pressed") !== "true";
+function toggle(button, shown = button.getAttribute("aria-pressed") !== "true") {
   button.setAttribute("aria-pressed", String(shown));
   for (const plot of button.closest("section").querySelectorAll(".plot")) {
     const traces = plot.data.flatMap((trace, index) =>
       trace.legendgroup === button.dataset.scheme ? [index] : []);
     if (traces.length) Plotly.restyle(plot, { visible: shown }, traces);
   }
+}
+function hidden() {
+  return [...document.querySelectorAll('.legend button[aria-pressed="false"]')]
+    .map(button => [button.closest("section").id, button.dataset.scheme]);
+}
+function hide(schemes) {
+  for (const [section, scheme] of schemes)
+    for (const button of document.getElementById(section)?.querySelectorAll(".legend button") ?? [])
+      if (button.dataset.scheme === scheme) toggle(button, false);
 }
 document.addEventListener("click", event => {
   const button = event.target.closest(".legend button");

@@ -16,17 +16,15 @@ from string import Template
 
 import fedpace
 from fedpace.errors import needs
-from fedpace.report import busy
 from fedpace.report.accounts import html_accounts
-from fedpace.report.figures import colour
+from fedpace.report.drawing import Drawing, colour, dash
 from fedpace.report.headline import headline
 from fedpace.report.notes import notes
-from fedpace.report.plots import Plot, chances_plots, curve_plot, dash, sensitivity_plot
+from fedpace.report.plots import Plot, plot_of
 from fedpace.report.reasons import html_reasons
 from fedpace.report.rerun import NO_COMMAND, command, toml
-from fedpace.report.sensitivity import estimate_note
 from fedpace.report.setups import Setup, Sweep
-from fedpace.report.study_figures import shown_curves, target_note
+from fedpace.report.study_drawings import drawings, sensitivity_drawing
 from fedpace.report.study_tables import (
     csv_text,
     heading,
@@ -35,20 +33,10 @@ from fedpace.report.study_tables import (
     sweep_table,
 )
 from fedpace.report.summary import Summary
-from fedpace.report.timeline_plot import page_caption, timeline_plot
+from fedpace.report.timeline_drawing import timeline_drawing
 from fedpace.report.timelines import timelines
 from fedpace.report.titles import plural, title_of
 
-TITLES = {
-    "loss-seconds": "Loss against wall-clock time",
-    "accuracy-seconds": "Test accuracy against wall-clock time",
-    "loss-rounds": "Loss against rounds",
-}
-BAND = "Lines: mean over seeds; bands: central 80 % of the runs."
-STAR = (
-    "Points: mean over seeds, bars: its 95 % interval; star's bar: central 80 % of the estimates."
-)
-CHANCES = "One point per client, coloured by its importance p·G."
 # "<!--" begins a comment: base 85 without "<", which "," stands for.
 UNMARKED = str.maketrans("<", ",")
 # What the numbers depend on, and what draws them.
@@ -98,17 +86,9 @@ def page(
 
 def _setup_section(summary: Summary, plots: dict[str, Plot], again: str) -> str:
     setup = summary.setup
-    dots = target_note(setup.study)
-    figures = [
-        _figure(plots, TITLES[name], BAND + dots * (y == "loss"), curve_plot(summary, y, x))
-        for name, y, x in shown_curves(setup)
-    ]
-    if busy.shares(setup):
-        figures.append(_figure(plots, busy.TITLE, busy.NOTE, busy.busy_plot(setup)))
-    figures += [_figure(plots, name, CHANCES, plot) for name, plot in chances_plots(setup)]
+    figures = [_figure(plots, each) for group in drawings(summary) for each in group]
     for each in timelines(setup):
-        drawn = timeline_plot(each)
-        figures.append(_figure(plots, each.title, page_caption(each), drawn, wide=True))
+        figures.append(_figure(plots, timeline_drawing(each)))
         figures.append(html_reasons(setup.of(each.scheme)[0]))
     remarks = "".join(f"<li>{html.escape(note)}</li>" for note in notes(summary))
     counts = (plural(len(setup.seeds), "seed"), plural(len(setup.schemes), "scheme"))
@@ -132,7 +112,6 @@ def _setup_section(summary: Summary, plots: dict[str, Plot], again: str) -> str:
 def _sweep_section(sweep: Sweep, plots: dict[str, Plot]) -> str:
     first = sweep.base or sweep.members[0]
     schemes = list(dict.fromkeys(name for setup in sweep.members for name in setup.schemes))
-    note = f"{estimate_note(sweep)}. {STAR}".removeprefix(". ")
     titles, rows = sweep_table(sweep)
     head = "".join(f"<th scope=col>{html.escape(title)}</th>" for title in titles)
     body = "".join(
@@ -142,22 +121,20 @@ def _sweep_section(sweep: Sweep, plots: dict[str, Plot]) -> str:
 <h2>Sensitivity to c: {html.escape(title_of(first.study))}</h2>
 {_legend(schemes)}
 <div class="plots">
-{_figure(plots, "Time to the target against c", note, sensitivity_plot(sweep))}
+{_figure(plots, sensitivity_drawing(sweep))}
 <div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>
 </div>
 </section>"""
 
 
-def _figure(
-    plots: dict[str, Plot], title: str, caption: str, plot: Plot, *, wide: bool = False
-) -> str:
+def _figure(plots: dict[str, Plot], drawing: Drawing) -> str:
     """Keep the plot under a new id, and return the place where the page draws it."""
     name = f"plot-{len(plots)}"
-    plots[name] = plot
-    kind = ' class="wide"' if wide else ""
+    plots[name] = plot_of(drawing)
+    kind = ' class="wide"' if drawing.wide else ""
     return (
-        f'<figure{kind}><h3>{html.escape(title)}</h3><div class="plot" id="{name}"></div>'
-        f"<figcaption>{html.escape(caption)}</figcaption></figure>\n"
+        f'<figure{kind}><h3>{html.escape(drawing.title)}</h3><div class="plot" id="{name}"></div>'
+        f"<figcaption>{html.escape(drawing.note)}</figcaption></figure>\n"
     )
 
 

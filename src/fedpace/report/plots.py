@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import html
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fedpace.checks import FloatArray
-from fedpace.report.curves import Abscissa, Curve, Ordinate, panel
-from fedpace.report.figures import colour
-from fedpace.report.sensitivity import Sensitivity, baseline_seconds, places, sensitivities
-from fedpace.report.setups import NO_BARRIER, Setup, Sweep, optimising
-from fedpace.report.study_figures import LABELS, chances_title, drawn_clients, relative_importance
-from fedpace.report.summary import BASELINE, Summary
-from fedpace.studies.store import StoredRun
+from fedpace.report import drawing as made
+from fedpace.report.drawing import Drawing, Ends, Mark, Numbers
 
 Plot = dict[str, Any]
 COLOUR_TICKS = (0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 # Plotly has no logarithmic colours: logarithms are coloured, and labelled with the numbers.
 COLOUR_BAR = {
-    "title": {"text": "importance p·G, mean = 1", "side": "top", "font": {"size": 12}},
     "orientation": "h",
     "thickness": 10,
     "y": 1.02,
@@ -29,208 +25,203 @@ COLOUR_BAR = {
     "tickvals": [math.log10(value) for value in COLOUR_TICKS],
     "ticktext": [f"{value:g}" for value in COLOUR_TICKS],
 }
-COLOURED = {"size": 8, "colorscale": "Viridis", "showscale": True, "colorbar": COLOUR_BAR}
-DASHES = {
-    "weighted": "dash",
-    "statistical": "dashdot",
-    "optimal-max": "longdash",
-    "optimal-tiers": "longdashdot",
-    "optimal-mean-no-pilots": "dot",
-}
-GREY = "#777"
+SYMBOLS = {"dot": "circle", "star": "star", "cross": "x-thin", "end": "line-ns"}
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+# Of a point, which files are measured in.
+PIXELS = 4 / 3
 # Of shapes, and of letters to the right of their x.
 FULL_HEIGHT = {"y0": 0, "y1": 1, "yref": "paper", "layer": "below"}
 TOP = {"y": 1, "yref": "paper", "xanchor": "left", "yanchor": "top"}
-# Up to so many decades a logarithmic axis has room for 1, 2 and 5.
-FEW_DECADES = 3
-# Where a logarithmic axis of losses has numbers.
-TICKS = [digit * 10.0**power for power in range(-4, 5) for digit in (1, 1.5, 2, 3, 5, 7)]
 
 
-def curve_plot(summary: Summary, y: Ordinate, x: Abscissa) -> Plot:
-    """Return every scheme's mean and band, the target, and where pilots end."""
-    shown = panel(summary, y, x)
-    form = ".1f" if y == "accuracy" else ".3f"
-    data = [trace for name, line in shown.curves.items() for trace in _curve(name, line, form)]
-    data += [_arrival(name, mean, shown.target) for name, mean in shown.arrivals.items()]
-    layout = blank_layout(LABELS[x], LABELS[y])
-    layout["xaxis"] |= {"rangemode": "tozero", "hoverformat": ",.0f"}
-    layout["hovermode"] = "x unified"
-    if y == "loss":
-        layout["yaxis"] |= {"type": "log", "tickmode": "array", "tickvals": TICKS}
-    for end in shown.pilots:
-        draw_upright(layout, end, color=GREY, width=1, dash="dot")
-        write(layout, "pilots end", x=end, **TOP)
-    if math.isfinite(shown.target):
-        draw_level(layout, shown.target_text, shown.target, below=y == "loss")
-    return {"data": data, "layout": layout}
-
-
-def chances_plots(setup: Setup) -> list[tuple[str, Plot]]:
-    """Return, for each optimising scheme, its probabilities against time and importance."""
-    return [
-        (f"Probabilities of {chances_title(scheme, run)}", _chances(scheme, run, q))
-        for scheme, run, q in optimising(setup)
-    ]
-
-
-def sensitivity_plot(sweep: Sweep) -> Plot:
-    """Return time to the target against c/S_0, with what was estimated marked by a star."""
-    data = [trace for line in sensitivities(sweep) for trace in _sensitivity(sweep, line)]
-    layout = blank_layout("c / S₀, given", "time to the target, s")
-    ticks = {"tickvals": places(sweep.values), "ticktext": [f"{value:g}" for value in sweep.values]}
-    layout["xaxis"] |= {"type": "log", "tickmode": "array", **ticks}
-    layout["yaxis"] |= {"rangemode": "tozero"}
-    seconds = baseline_seconds(sweep).value
-    if math.isfinite(seconds):
-        draw_level(layout, f"{BASELINE} {seconds:,.0f} s", seconds)
-    return {"data": data, "layout": layout}
-
-
-def _curve(scheme: str, line: Curve, form: str) -> list[Plot]:
-    band = trace_of(
-        scheme,
-        x=numbers([*line.x, *line.x[::-1]]),
-        y=numbers([*line.low, *line.high[::-1]]),
-        fill="toself",
-        fillcolor=f"{colour(scheme)}26",  # 15 % opaque
-        line={"width": 0},
-        mode="lines",
-        hoverinfo="skip",
-    )
-    mean = trace_of(
-        scheme,
-        x=numbers(line.x),
-        y=numbers(line.mean),
-        mode="lines",
-        line={"color": colour(scheme), "width": 2, "dash": dash(scheme)},
-        hovertemplate=f"%{{y:{form}}}",
-    )
-    return [band, mean]
-
-
-def _arrival(scheme: str, mean: float, loss: float) -> Plot:
-    return trace_of(
-        scheme,
-        x=numbers([mean]),
-        y=[loss],
-        mode="markers",
-        marker={"color": colour(scheme), "size": 9, "line": {"color": "white", "width": 1}},
-        hoverinfo="skip",
-    )
-
-
-def _chances(scheme: str, run: StoredRun, q: FloatArray) -> Plot:
-    share = relative_importance(run)
-    order = drawn_clients(share)
-    points = trace_of(
-        scheme,
-        x=numbers(run.profile.times[order]),
-        y=numbers(q[order]),
-        mode="markers",
-        marker={**COLOURED, "color": numbers(np.log10(share[order]))},
-        text=[f"client {i}, importance {share[i]:.3g}" for i in order.tolist()],
-        hovertemplate="%{text}<br>%{x:.3g} s, q = %{y:.3g}<extra></extra>",
-    )
-    layout = blank_layout("round time of the client, s", "probability per draw, q")
-    for axis, values in (("xaxis", run.profile.times[order]), ("yaxis", q[order])):
-        layout[axis] |= {"type": "log", **log_ticks(values)}
-    draw_level(layout, "uniform, 1/N", 1 / q.size)
-    return {"data": [points], "layout": layout}
-
-
-def log_ticks(values: FloatArray) -> Plot:
-    """Return where a logarithmic axis has numbers: within few decades, not at powers of ten only.
-
-    >>> log_ticks(np.array([0.02, 0.06]))["tickvals"]
-    [0.01, 0.02, 0.05, 0.1]
-    """
-    fine = values[np.isfinite(values) & (values > 0)]
-    if not fine.size:
-        return {}
-    low, high = math.floor(math.log10(fine.min())), math.ceil(math.log10(fine.max()))
-    digits = (1, 2, 5) if high - low <= FEW_DECADES else (1,)
-    ticks = [digit * 10.0**power for power in range(low, high) for digit in digits]
-    return {"tickmode": "array", "tickvals": [*ticks, 10.0**high], "tickformat": "~g"}
-
-
-def _sensitivity(sweep: Sweep, line: Sensitivity) -> list[Plot]:
-    mine = colour(line.scheme)
-    above = numbers(point.high - point.value for point in line.seconds)
-    given = trace_of(
-        line.scheme,
-        x=numbers(places(sweep.values)),
-        y=numbers(point.value for point in line.seconds),
-        mode="lines+markers",
-        line={"color": mine, "dash": dash(line.scheme)},
-        error_y={"type": "data", "array": above, "thickness": 1},
-        hovertemplate="c = %{x:.3g} S₀: %{y:,.0f} s",
-    )
-    if not line.star:
-        return [given]
-    low, middle, high = line.star
-    edge = {"color": "black", "width": 1}
-    star = trace_of(
-        line.scheme,
-        x=[middle],
-        y=numbers([line.estimated.value]),
-        mode="markers",
-        marker={"symbol": "star", "size": 16, "color": mine, "line": edge},
-        error_x={"type": "data", "array": [high - middle], "arrayminus": [middle - low]},
-        hovertemplate="c estimated, median %{x:.3g} S₀: %{y:,.0f} s",
-    )
-    return [given, star]
-
-
-def dash(scheme: str) -> str:
-    """Return how a scheme's lines are broken, in Plotly's words."""
-    return DASHES.get(scheme, "dot" if NO_BARRIER in scheme else "solid")
-
-
-def trace_of(scheme: str, **more: Any) -> Plot:
-    """Return a trace that the page shows or hides with its scheme."""
-    return {"type": "scatter", "name": scheme, "legendgroup": scheme, **more}
-
-
-def blank_layout(x: str, y: str) -> Plot:
-    """Return the layout that all plots share, with these titles of the axes."""
-    axis = {"gridcolor": "#eee", "linecolor": "#999", "zeroline": False, "automargin": True}
-    return {
-        "xaxis": {**axis, "title": {"text": x}},
-        "yaxis": {**axis, "title": {"text": y}},
-        "font": {"family": FONT, "size": 13, "color": "#222"},
+def plot_of(drawing: Drawing) -> Plot:
+    """Return a drawing's data and layout; a dark page has other colours for some, see page.js."""
+    layout: Plot = {
+        "xaxis": _axis(drawing.x),
+        "yaxis": _axis(drawing.y),
+        "font": {"family": FONT, "size": 13, "color": "#222222"},
         "margin": {"l": 50, "r": 12, "t": 24, "b": 44},
         "showlegend": False,
-        "plot_bgcolor": "white",
-        "paper_bgcolor": "white",
+        "plot_bgcolor": "#ffffff",
+        "paper_bgcolor": "#ffffff",
+        "barmode": "overlay",
+        "hovermode": "x unified" if drawing.along_x else "closest",
         "shapes": [],
         "annotations": [],
     }
-
-
-def draw_level(layout: Plot, text: str, y: float, *, below: bool = False) -> None:
-    """Draw a line across the plot at y, with a label at its right end."""
-    line = {"color": GREY, "width": 1, "dash": "dash"}
-    ends = {"y0": y, "y1": y, "x0": 0, "x1": 1, "xref": "paper"}
-    layout["shapes"].append({"type": "line", "line": line, "layer": "below", **ends})
-    # On a logarithmic axis Plotly places lines by value, but labels by logarithm.
-    height = math.log10(y) if layout["yaxis"].get("type") == "log" else y
-    anchors = {"xanchor": "right", "yanchor": "top" if below else "bottom"}
-    write(layout, text, x=1, xref="paper", y=height, **anchors)
-
-
-def draw_upright(layout: Plot, x: float | None, **line: Any) -> None:
-    """Draw a line from the bottom of the plot to its top."""
-    layout["shapes"].append({"type": "line", "line": line, "x0": x, "x1": x, **FULL_HEIGHT})
-
-
-def write(layout: Plot, text: str, **place: Any) -> None:
-    """Write small grey letters into the plot."""
-    font = {"size": 12, "color": GREY}
-    layout["annotations"].append({"text": text, "showarrow": False, "font": font, **place})
+    data = [trace for mark in drawing.marks for trace in _drawn(mark, drawing, layout)]
+    if len({trace["legendgroup"] for trace in data}) == 1:  # whose it is, the title says
+        for trace in data:
+            if "hovertemplate" in trace:
+                trace["hovertemplate"] += "<extra></extra>"
+    return {"data": data, "layout": layout}
 
 
 def numbers(values: Iterable[float], *, digits: int = 6) -> list[float | None]:
     """Return numbers with six digits, more than a screen shows; None where there is none."""
     return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values]
+
+
+def _drawn(mark: Mark, drawing: Drawing, layout: Plot) -> list[Plot]:
+    """Return a mark's traces; what is not to be hidden goes into the layout."""
+    match mark:
+        case made.Line():
+            return _line(mark, drawing.scale)
+        case made.Bars():
+            return [_bars(mark)]
+        case made.Letters():
+            layout["margin"]["r"] += 36 * mark.right
+            return [_letters(mark)]
+        case made.Level():
+            _draw_level(layout, mark)
+        case made.Uprights():
+            _draw_uprights(layout, mark)
+        case made.Shade():
+            start, end = numbers([mark.start, mark.end])
+            shape = {"type": "rect", "x0": start, "x1": end, "fillcolor": mark.colour}
+            layout["shapes"].append({**shape, "line": {"width": 0}, **FULL_HEIGHT})
+    return []
+
+
+def _axis(axis: made.Axis) -> Plot:
+    plot: Plot = {
+        "title": {"text": axis.title},
+        "gridcolor": "#eeeeee",
+        "linecolor": "#999999",
+        "zeroline": False,
+        "automargin": True,
+        "showgrid": axis.grid,
+        "type": "log" if axis.log else "linear",
+    }
+    low, high = axis.ends
+    if low is not None and high is not None:
+        plot["range"] = numbers(math.log10(end) if axis.log else end for end in (low, high))
+    elif low == 0:
+        plot |= {"rangemode": "tozero", "hoverformat": ",.0f"}
+    if axis.ticks:
+        texts = list(map(_safe, axis.ticks.values()))
+        plot |= {"tickmode": "array", "tickvals": list(axis.ticks), "ticktext": texts}
+        if len(texts) > 15:
+            plot |= {"tickfont": {"size": 9}}
+            plot["title"]["standoff"] = 12
+    return plot
+
+
+def _trace(mark: Mark, **more: Any) -> Plot:
+    """Return a trace that the page shows or hides with its scheme."""
+    plot: Plot = {"type": "scatter", "name": _safe(mark.label or mark.scheme)}
+    plot |= {"legendgroup": mark.scheme, **more}
+    if not mark.hover:
+        return plot | {"hoverinfo": "skip"}
+    told = [[_told(part) for part in row] for row in mark.told]
+    template = re.sub(r"\{(\d+)", r"{customdata[\1]", mark.hover).replace("{", "%{")
+    return plot | {"hovertemplate": _safe(template)} | ({"customdata": told} if told else {})
+
+
+def _told(part: float | str) -> float | str | None:
+    if isinstance(part, str):
+        return _safe(part)
+    return part if isinstance(part, int) else numbers([part], digits=3)[0]
+
+
+def _safe(text: str) -> str:
+    """Return a text for letters that Plotly would take for markup."""
+    return html.escape(text, quote=False).replace("\n", "<br>")
+
+
+def _line(mark: made.Line, scale: str) -> list[Plot]:
+    modes = ["lines"] * bool(mark.dash) + ["markers"] * bool(mark.symbol)
+    line = _trace(mark, x=numbers(mark.x), y=numbers(mark.y), mode="+".join(modes))
+    if mark.dash:
+        width = round(mark.width * PIXELS, 2)
+        line["line"] = {"color": mark.colour, "width": width, "dash": mark.dash}
+    if mark.symbol:
+        line |= {"marker": _marker(mark, scale), "cliponaxis": mark.symbol != "cross"}
+    for name, at, ends in (("x", mark.x, mark.x_whiskers), ("y", mark.y, mark.y_whiskers)):
+        if ends is not None:
+            line[f"error_{name}"] = _whiskers(at, ends)
+    if mark.band is None:
+        return [line]
+    low, high = mark.band
+    band = _trace(
+        replace(mark, hover=""),
+        x=numbers([*mark.x, *mark.x[::-1]]),
+        y=numbers([*low, *high[::-1]]),
+        fill="toself",
+        fillcolor=f"{mark.colour}26",  # 15 % opaque
+        line={"width": 0},
+        mode="lines",
+    )
+    return [band, line]
+
+
+def _marker(mark: made.Line, scale: str) -> Plot:
+    thin = mark.symbol in ("cross", "end")  # is all edge
+    edge = {"color": mark.edge or mark.colour, "width": 1.5 if thin else float(bool(mark.edge))}
+    marker = {"symbol": SYMBOLS[mark.symbol], "size": round(mark.size * PIXELS, 1), "line": edge}
+    if mark.values is None:
+        return marker | {"color": mark.colour}
+    title = {"text": scale, "side": "top", "font": {"size": 12}}
+    bar = {"colorscale": "Viridis", "showscale": True, "colorbar": COLOUR_BAR | {"title": title}}
+    return marker | bar | {"color": numbers(np.log10(mark.values))}
+
+
+def _whiskers(at: Numbers, ends: Ends) -> Plot:
+    above, below = np.subtract(ends[1], at), np.subtract(at, ends[0])
+    return {"type": "data", "thickness": 1, "array": numbers(above), "arrayminus": numbers(below)}
+
+
+def _bars(mark: made.Bars) -> Plot:
+    edge = {"color": mark.edge, "width": mark.width} if mark.edge else {"width": 0}
+    return _trace(
+        mark,
+        base=numbers(mark.start),
+        x=numbers(np.subtract(mark.end, mark.start)),
+        y=numbers(mark.at),
+        width=mark.thickness,
+        marker={"color": list(mark.colours) or mark.colour, "line": edge},
+    ) | {"type": "bar", "orientation": "h"}
+
+
+def _letters(mark: made.Letters) -> Plot:
+    texts = ["\N{NO-BREAK SPACE}" * mark.right + _safe(text) for text in mark.texts]
+    font = {} if mark.right else {"size": 10, "color": list(mark.colours) or mark.colour}
+    return _trace(
+        mark,
+        x=numbers(mark.x),
+        y=numbers(mark.y),
+        mode="text",
+        text=texts,
+        textfont=font,
+        textposition="middle right" if mark.right else "middle center",
+        cliponaxis=not mark.right,
+    )
+
+
+def _draw_level(layout: Plot, mark: made.Level) -> None:
+    line = {"color": mark.colour, "width": 1, "dash": "dash"}
+    ends = {"y0": mark.y, "y1": mark.y, "x0": 0, "x1": 1, "xref": "paper"}
+    layout["shapes"].append({"type": "line", "line": line, "layer": "below", **ends})
+    # On a logarithmic axis Plotly places lines by value, but labels by logarithm.
+    height = math.log10(mark.y) if layout["yaxis"]["type"] == "log" else mark.y
+    anchors = {"xanchor": "right", "yanchor": "top" if mark.below else "bottom"}
+    _write(layout, mark.text, x=1, xref="paper", y=height, **anchors)
+
+
+def _draw_uprights(layout: Plot, mark: made.Uprights) -> None:
+    line = {"color": mark.colour, "width": mark.width, "dash": mark.dash}
+    places: Sequence[float | None] = numbers(mark.x)
+    if mark.dash:
+        layout["shapes"] += [
+            {"type": "line", "line": line, "x0": x, "x1": x, **FULL_HEIGHT} for x in places
+        ]
+    # Rounded as the axis is: a label that begins outside of it is not shown.
+    for x, text in zip(places, mark.texts, strict=False):
+        _write(layout, text, x=x, **TOP)
+
+
+def _write(layout: Plot, text: str, **place: Any) -> None:
+    """Write small grey letters into the plot."""
+    if text:
+        note = {"text": _safe(text), "showarrow": False, "font": {"size": 12, "color": "#777777"}}
+        layout["annotations"].append({**note, **place})
