@@ -162,7 +162,9 @@ def compare(
     show_standing = [progress or _told]
     with ExitStack() as stack:
         logs = [log] if isinstance(log, str) else log
-        watchers: list[Any] = [stack.enter_context(e) for e in loggers(logs, study, folder)]
+        watchers: list[Any] = [
+            stack.enter_context(e) for e in loggers(logs, study, folder, warn=_say)
+        ]
         if live:
             watchers.append(served := stack.enter_context(Live(folder, _say)))
             served.of(study)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from fedpace.errors import InputError, MissingExtraError
 from fedpace.rounds.rows import Row
-from fedpace.studies.loggers import FOLDER, LOGGERS, loggers
+from fedpace.studies.loggers import FOLDER, LOGGERS, Logger, loggers
 from fedpace.studies.processes import Job
 from fedpace.studies.runner import run_study
 from fedpace.studies.store import Store
@@ -30,7 +31,7 @@ def logged(name: str, out: Path) -> dict[str, list[float]]:
     """Write the runs of two schemes with a logger; return the losses that are stored."""
     pytest.importorskip(PACKAGES[name], reason=f"needs pip install 'fedpace[{name}]'")
     study = tiny_study(out)
-    (logger,) = loggers([name], study, out)
+    (logger,) = loggers([name], study, out, warn=print)
     with logger:
         run_study(study, SCHEMES, [0], out, processes=2, watcher=Watchers(logger))
     return {run.scheme: [row.loss for row in run.history.rows[1:]] for run in Store(out).runs()}
@@ -97,12 +98,12 @@ def test_a_missing_package_is_named_with_its_remedy(
     for module in ("tensorboardX", "mlflow.entities", "mlflow", "wandb"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=rf"pip install 'fedpace\[{name}\]'"):
-        loggers([name], tiny_study(tmp_path), tmp_path)
+        loggers([name], tiny_study(tmp_path), tmp_path, warn=print)
 
 
 def test_an_unknown_logger_is_refused_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="got 'tensorbord'; did you mean 'tensorboard'"):
-        loggers(["tensorbord"], tiny_study(tmp_path), tmp_path)
+        loggers(["tensorbord"], tiny_study(tmp_path), tmp_path, warn=print)
     done = run_here(write_setup(tmp_path), "--out", tmp_path / "runs", "--log", "tensorbord")
     assert done.returncode == 2
     assert "did you mean 'tensorboard'" in done.stderr
@@ -119,7 +120,7 @@ def test_the_command_line_logs_and_says_where(tmp_path: Path) -> None:
 
 def test_a_log_is_begun_anew_with_its_run(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX", reason="needs pip install 'fedpace[tensorboard]'")
-    (logger,) = loggers(["tensorboard"], tiny_study(tmp_path), tmp_path)
+    (logger,) = loggers(["tensorboard"], tiny_study(tmp_path), tmp_path, warn=print)
     job = Job("uniform", 0)
     with logger:
         logger.row(job, row(round=1))
@@ -132,7 +133,7 @@ def test_a_log_is_begun_anew_with_its_run(tmp_path: Path) -> None:
 
 def test_a_log_of_a_run_that_goes_on_is_whole(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX", reason="needs pip install 'fedpace[tensorboard]'")
-    (logger,) = loggers(["tensorboard"], tiny_study(tmp_path), tmp_path)
+    (logger,) = loggers(["tensorboard"], tiny_study(tmp_path), tmp_path, warn=print)
     job = Job("uniform", 0)
     with logger:
         logger.resumed(job, [row(round=1), row(round=2)])
@@ -159,3 +160,61 @@ def test_a_function_sees_every_row_on_this_machine_and_on_a_cluster(tmp_path: Pa
             run_study(study, ["uniform"], [0], tmp_path / place, watcher=watcher, **how)
             (run,) = Store(tmp_path / place).runs()
             assert seen == [(Job("uniform", 0), row.round) for row in run.history.rows[1:]], place
+
+
+def away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let MLflow's server be at a port where nobody listens, and let it not try for minutes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
+
+
+def test_a_server_that_does_not_answer_is_said_before_any_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow", reason="needs pip install 'fedpace[mlflow]'")
+    away(monkeypatch)
+    with pytest.raises(InputError, match=r"got 'mlflow': .*MLFLOW_TRACKING_URI answers") as refused:
+        loggers(["mlflow"], tiny_study(tmp_path), tmp_path, warn=print)
+    assert "\n" not in str(refused.value)
+
+
+class Failing:
+    """A log whose server goes away after three rounds."""
+
+    written: ClassVar[list[int]] = []
+
+    def __init__(self, _: Job) -> None:
+        pass
+
+    def write(self, numbers: Mapping[str, float], step: int) -> None:
+        self.written.append(step)
+        if len(self.written) >= 3:
+            raise ConnectionError("Max retries exceeded\nwith url: /api " + 50 * "and so on ")
+
+    def close(self) -> None:
+        raise ConnectionError("still away")
+
+
+def test_a_log_that_fails_is_said_once_and_the_study_goes_on(tmp_path: Path) -> None:
+    said: list[str] = []
+    with Logger(Failing, name="mlflow", warn=said.append) as logger:
+        study = tiny_study(tmp_path)
+        done = run_study(study, SCHEMES, [0], tmp_path, processes=1, watcher=Watchers(logger))
+    assert (done.stored, done.failures) == (2, ())
+    assert len(Failing.written) == 3
+    (line,) = said
+    assert line.startswith("--log mlflow failed: ConnectionError: Max retries exceeded with url: ")
+    assert line.endswith("see that MLFLOW_TRACKING_URI answers, and log later runs again")
+    assert len(line) < 320
+
+
+def test_a_log_that_cannot_be_closed_is_said_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    with Logger(Failing, name="wandb", warn=said.append) as logger:
+        for scheme in SCHEMES:
+            logger.row(Job(scheme, 0), row(round=1))
+    assert len(said) == 1

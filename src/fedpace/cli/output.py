@@ -169,7 +169,7 @@ def watched(
     if live is not None:
         live.of(study)
     with ExitStack() as stack:
-        made = [stack.enter_context(each) for each in loggers(logs, study, out)]
+        made = [stack.enter_context(each) for each in loggers(logs, study, out, warn=say)]
         yield Watchers(*made, *filter(None, [live]))
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +18,13 @@ from fedpace.studies.store import run_key
 from fedpace.studies.study import Study
 
 FOLDER = "logs"
+# Of an error that is told.
+MOST_LETTERS = 160
+REMEDIES = {
+    "tensorboard": "make room in OUT/logs",
+    "mlflow": "see that MLFLOW_TRACKING_URI answers",
+    "wandb": "leave WANDB_MODE at offline",
+}
 
 
 class Log(Protocol):
@@ -31,16 +40,26 @@ class Log(Protocol):
 class Logger:
     """Write the numbers of every round to a log per run; the step counts a run's rounds.
 
-    What is not finite is left out. Use it as a context: at its end all logs are closed.
+    What is not finite is left out. Use it as a context: at its end all logs are closed. A study is
+    worth more than its log: after an error, which `warn` is told, nothing more is written.
     """
 
-    def __init__(self, opened: Callable[[Job], Log]) -> None:
-        self._opened = opened
+    def __init__(
+        self, opened: Callable[[Job], Log], *, name: str = "log", warn: Callable[[str], None]
+    ) -> None:
+        self._opened, self._name, self._warn = opened, name, warn
         self._logs: dict[Job, Log] = {}
         self._steps: dict[Job, int] = {}
+        self._failed = False
 
     def row(self, job: Job, row: Row) -> None:
         """Write a round."""
+        with self._tried():
+            self._write(job, row)
+
+    def _write(self, job: Job, row: Row) -> None:
+        if self._failed:
+            return
         if job not in self._logs:
             self._logs[job], self._steps[job] = self._opened(job), 0
         self._steps[job] += 1
@@ -59,8 +78,20 @@ class Logger:
 
     def done(self, job: Job) -> None:
         """Close the log of a run."""
-        if (log := self._logs.pop(job, None)) is not None:
-            log.close()
+        if (log := self._logs.pop(job, None)) is not None and not self._failed:
+            with self._tried():
+                log.close()
+
+    @contextmanager
+    def _tried(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # whatever a package of others may raise
+            self._failed = True
+            self._warn(
+                f"--log {self._name} failed: {_in_a_line(error)}; the study goes on without it: "
+                f"{REMEDIES[self._name]}, and log later runs again"
+            )
 
     def __enter__(self) -> Logger:
         return self
@@ -70,8 +101,12 @@ class Logger:
             self.done(job)
 
 
-def loggers(names: Sequence[str], study: Study, out: Path) -> list[Logger]:
+def loggers(
+    names: Sequence[str], study: Study, out: Path, *, warn: Callable[[str], None]
+) -> list[Logger]:
     """Return the loggers of these names, for the runs of a study, with files in OUT/logs/NAME.
+
+    `warn` is told in a line if one fails later.
 
     - tensorboard: event files; their relative time is the run's clock, not this machine's.
     - mlflow: a run per run in OUT/logs/mlflow, or where MLFLOW_TRACKING_URI says.
@@ -81,8 +116,20 @@ def loggers(names: Sequence[str], study: Study, out: Path) -> list[Logger]:
     for name in dict.fromkeys(names):
         if name not in LOGGERS:
             raise InputError(f"log must be a known logger, got '{name}'; {nearest(name, LOGGERS)}")
-        made.append(Logger(LOGGERS[name](study, out / FOLDER / name)))
+        try:
+            opened = LOGGERS[name](study, out / FOLDER / name)
+        except (InputError, ImportError):
+            raise
+        except Exception as error:  # whatever a package of others may raise
+            problem = f"log must be a logger that can begin, got '{name}': {_in_a_line(error)}"
+            raise InputError(f"{problem}; {REMEDIES[name]}, or leave it out") from None
+        made.append(Logger(opened, name=name, warn=warn))
     return made
+
+
+def _in_a_line(error: Exception) -> str:
+    """Return what went wrong, without the pages that some packages write of it."""
+    return textwrap.shorten(f"{type(error).__name__}: {error}", MOST_LETTERS, placeholder=" …")
 
 
 def _called(study: Study, job: Job) -> str:
