@@ -12,6 +12,10 @@ class InputError(ValueError):
     """An argument, a file or a setting is wrong; the message names it, its value and the remedy."""
 
 
+class InUseError(InputError):
+    """Another process holds the lock of a file or a run."""
+
+
 class MissingExtraError(ImportError):
     """An optional package is needed; the message names the extra to install."""
 

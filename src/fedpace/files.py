@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fedpace.errors import InputError
+from fedpace.errors import InputError, InUseError
 
 # Whatever reading a file of ours that is damaged, or is none, may raise.
 UNREADABLE = (
@@ -151,7 +151,7 @@ def held(path: Path, what: str) -> Iterator[None]:
             with file:
                 file.seek(0)
                 holder = " ".join(file.read(200).split()) or "another process"
-            raise InputError(
+            raise InUseError(
                 f"{what} must not be in use, got one that {holder!r} holds; wait until it has "
                 "ended, or choose another"
             ) from None

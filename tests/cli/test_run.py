@@ -20,6 +20,7 @@ from fedpace.studies.study import Study
 from tests.cli.calling import command
 from tests.studies.tiny import (
     LONG,
+    PATIENCE,
     begin,
     files,
     run_here,
@@ -156,15 +157,45 @@ def children(parent: int) -> int:
     return len(path.read_text().split()) if path.exists() else 0
 
 
-def test_two_at_once_on_one_directory_do_each_other_no_harm(
+def test_two_at_once_on_one_directory_share_the_runs_and_show_the_same(
     setup: Path, tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
-    both = [begin(setup, "--out", tmp_path, "--processes", 1, *RUNS) for _ in range(2)]
+    pytest.importorskip("tensorboardX", reason="needs pip install 'fedpace[tensorboard]'")
+    args = ("--out", tmp_path, "--processes", 1, "--log", "tensorboard", *RUNS)
+    both = [begin(setup, *args) for _ in range(2)]
+    tables = set()
     for process in both:
-        _, said = process.communicate(timeout=60)
+        table, said = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, said
         told = [line for line in said.splitlines() if line.startswith("fedpace:")]
         assert all("is at work here too" in line for line in told)
+        tables.add(table)
+    assert len(tables) == 1
+    assert files(tmp_path) == reference
+    logs = list((tmp_path / "logs" / "tensorboard").iterdir())
+    assert len(logs) == COUNT
+    # Whoever does a run writes a file of its own.
+    assert all(len(list(log.iterdir())) == 1 for log in logs)
+
+
+def test_a_run_of_a_process_that_dies_is_taken_over(
+    setup: Path, tmp_path: Path, reference: dict[str, bytes]
+) -> None:
+    first = begin(setup, "--out", tmp_path, "--processes", 1, *RUNS, "--set", "stop.rounds=4000000")
+    wait_until(lambda: any(name.endswith(".lock") for name in files(tmp_path)))
+    (lock,) = (tmp_path / "runs").glob(".*.lock")
+    assert f"process {first.pid}: " in lock.read_text()
+    args = ("--out", tmp_path, "--processes", 1, *RUNS[:2], "--seeds", "1", *RUNS[4:])
+    second = begin(setup, *args, "--set", "stop.rounds=4000000")
+    assert second.stderr is not None
+    wait_until(lambda: len(list((tmp_path / "runs").glob(".*.lock"))) == 2)
+    os.killpg(second.pid, signal.SIGKILL)
+    second.communicate()
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    assert len(list((tmp_path / "runs").glob(".*.lock"))) == 2  # nobody was left to remove them
+    done = run_here(setup, "--out", tmp_path, *RUNS)
+    assert done.returncode == 0, done.stderr
     assert files(tmp_path) == reference
 
 

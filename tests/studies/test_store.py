@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import fedpace
-from fedpace.errors import InputError
+from fedpace.errors import InputError, InUseError
 from fedpace.estimation.pilots import RATIO
 from fedpace.rounds.training import Outcome
 from fedpace.sampling.design import WithReplacement
@@ -284,14 +284,18 @@ def test_a_full_disk_leaves_whole_runs_only(
     assert len(list(store.runs())) == len(files(small_disk)) > 0
 
 
-def test_another_process_at_work_in_the_folder_is_seen_and_a_dead_one_is_not(
-    tmp_path: Path,
-) -> None:
+def test_a_claimed_run_is_nobody_elses_and_leaves_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    with subprocess.Popen(["sleep", "60"]) as other:
-        with store.at_work():
-            (tmp_path / "runs" / f".{other.pid}.at-work").touch()
-            assert store.others_at_work() == [other.pid]
-        other.kill()
-    assert store.others_at_work() == []
-    assert not list((tmp_path / "runs").glob(".*.at-work"))
+    with store.claimed("k"):
+        with pytest.raises(InUseError, match=f"the run k must not be in use, .*{os.getpid()}"):
+            store.claimed("k").__enter__()
+        store.tidy()
+        assert set(files(tmp_path)) == {".k.lock"}
+    assert files(tmp_path) == {}
+
+
+def test_locks_of_processes_that_died_are_tidied(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / ".k.lock").touch()
+    Store(tmp_path).tidy()
+    assert files(tmp_path) == {}

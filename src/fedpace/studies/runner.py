@@ -4,14 +4,14 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 from fedpace.checks import positive_count
-from fedpace.errors import InputError
+from fedpace.errors import InputError, InUseError
 from fedpace.estimation.policy import named
 from fedpace.rounds.optimisers import optimiser_named
 from fedpace.rounds.server import server_named
@@ -26,6 +26,8 @@ Warn = Callable[[str], None]
 Spread = Literal["runs", "clients"]
 # The scheme whose runs last longest: all clients train in every round.
 LONGEST = "full"
+# Seconds between two looks at the runs of another process.
+LOOK = 0.5
 
 
 class Failure(NamedTuple):
@@ -102,8 +104,9 @@ def run_study(
     """Run every scheme with every seed, and store each run as soon as it is finished.
 
     Stored runs are not repeated, so the same call continues after any interruption, a loss of power
-    included. A damaged file is removed and its run repeated. The numbers depend on study, scheme
-    and seed alone, not on where and in what order runs are done.
+    included. A run that another process does here at the same time is waited for, and done here if
+    that process dies. A damaged file is removed and its run repeated. The numbers depend on study,
+    scheme and seed alone, not on where and in what order runs are done.
 
     Parameters
     ----------
@@ -132,26 +135,25 @@ def run_study(
     count = usable_cores() if processes is None else positive_count("processes", processes)
     store = Store(directory)
     store.tidy()
-    if others := store.others_at_work():
-        say(
-            f"{directory}: process {others[0]} is at work here too; what either of them begins is "
-            "done by both: end one of them"
-        )
     todo = [job for job in jobs if not is_stored(store, study, job, say, save=save)]
     clock = _Progress(len(jobs), todo, show)
-    wanted = _still_wanted(store, study, todo, clock, say)
     order = Order.of(study, schemes, save=save, watched=watcher is not None)
-    seen = watcher or Watchers()
-    if scheduler is None or not todo:
-        results = run_in_processes(
-            order, wanted, processes=min(count, len(todo)), warn=say, watcher=seen
-        )
-    else:
-        run = run_on_cluster if spread == "runs" else run_spread
-        results = run(order, wanted, scheduler=scheduler, warn=say, watcher=seen)
-    with closing(results), store.at_work():
-        failures = _stored(store, study, results, clock, seen)
-    return Finished(len(jobs) - len(failures), failures)
+    seen, failures = watcher or Watchers(), tuple[Failure, ...]()
+    whole = scheduler is not None and spread == "runs"
+    with _Claims(store, study, clock, say, save=save, whole=whole) as claims:
+        while todo:
+            wanted = claims.free(todo)
+            if scheduler is None:
+                results = run_in_processes(
+                    order, wanted, processes=min(count, len(todo)), warn=say, watcher=seen
+                )
+            else:
+                run = run_on_cluster if whole else run_spread
+                results = run(order, wanted, scheduler=scheduler, warn=say, watcher=seen)
+            with closing(results):
+                failures += _stored(store, study, results, clock, seen, claims)
+            todo = claims.waited()
+    return Finished(len(jobs) - len(failures), tuple(sorted(failures)))
 
 
 def checked_jobs(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> list[Job]:
@@ -200,15 +202,78 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
 
 
-def _still_wanted(
-    store: Store, study: Study, todo: Iterable[Job], clock: _Progress, warn: Warn
-) -> Iterator[Job]:
-    """Yield the jobs that no other process has stored in the meantime."""
-    for job in todo:
-        if is_stored(store, study, job, warn):
-            clock.note(job, 0.0)
-        else:
-            yield job
+class _Claims:
+    """The runs that this process does: none of them is another's meanwhile.
+
+    Each is locked, and freed when it is stored. Whole runs on a cluster, which are all sent at
+    once, have one lock together. The system frees those of a process that dies.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        study: Study,
+        clock: _Progress,
+        warn: Warn,
+        *,
+        save: bool,
+        whole: bool,
+    ) -> None:
+        self._store, self._study, self._clock, self._warn = store, study, clock, warn
+        self._save, self._whole = save, whole
+        self._held: dict[str, ExitStack] = {}
+        self._busy: list[Job] = []
+        self._told = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for claim in self._held.values():
+            claim.close()
+
+    def free(self, todo: Iterable[Job]) -> Iterator[Job]:
+        """Claim and yield the jobs that are not stored by now, but for those of others."""
+        for job in todo:
+            if not self._claim(self._lock(job)):
+                self._busy.append(job)
+            elif is_stored(self._store, self._study, job, self._warn, save=self._save):
+                self.release(job)
+                self._clock.note(job, 0.0)
+            else:
+                yield job
+
+    def release(self, job: Job) -> None:
+        """Let others see that a run is over."""
+        if not self._whole:
+            self._held.pop(self._lock(job)).close()
+
+    def waited(self) -> list[Job]:
+        """Return the jobs that others were at, as soon as one of these is over."""
+        busy, self._busy = self._busy, []
+        if busy and not self._told:
+            self._told = True
+            self._warn(
+                f"{self._store.directory}: another process is at work here too; "
+                f"it does {len(busy)} of the runs, which are waited for"
+            )
+        while busy and not any(self._claim(self._lock(job)) for job in busy):
+            time.sleep(LOOK)
+        return busy
+
+    def _claim(self, key: str) -> bool:
+        if key in self._held:
+            return True
+        claim = ExitStack()
+        try:
+            claim.enter_context(self._store.claimed(key))
+        except InUseError:
+            return False
+        self._held[key] = claim
+        return True
+
+    def _lock(self, job: Job) -> str:
+        return "cluster" if self._whole else run_key(self._study, *job)
 
 
 def _stored(
@@ -217,6 +282,7 @@ def _stored(
     results: Iterator[tuple[Job, Done]],
     clock: _Progress,
     watcher: Watcher,
+    claims: _Claims,
 ) -> tuple[Failure, ...]:
     """Store what comes back, and return what went wrong."""
     failures: list[Failure] = []
@@ -225,6 +291,7 @@ def _stored(
             failures.append(Failure(*job, done.problem))
         else:
             store.save_packed(run_key(study, *job), done.contents)
+        claims.release(job)
         watcher.done(job)
         clock.note(job, done.seconds)
-    return tuple(sorted(failures))
+    return tuple(failures)

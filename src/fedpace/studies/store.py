@@ -19,7 +19,7 @@ from fedpace.checks import FloatArray
 from fedpace.errors import InputError
 from fedpace.estimation.pilots import RATIO
 from fedpace.estimation.ratio import RatioEstimate
-from fedpace.files import UNREADABLE, write_through
+from fedpace.files import UNREADABLE, held, made_folder, write_through
 from fedpace.lookup import fingerprint
 from fedpace.profile import Profile
 from fedpace.rounds.rows import History, Row, packed_rows, unpacked_rows
@@ -30,8 +30,6 @@ from fedpace.studies.study import OWN, Study
 NAMES = {"name", "title", "paper", "paper_loss"}
 # Seconds. A run is a few hundred kilobytes: no write takes longer.
 LONGEST_WRITE = 3600.0
-# How the mark of a process that adds runs ends.
-AT_WORK = ".at-work"
 # What is kept of a profile besides β/α.
 COLUMNS = ("weights", "times", "grad_norms")
 
@@ -152,30 +150,13 @@ class Store:
             with contextlib.suppress(OSError):
                 if _left_behind(path):
                     path.unlink(missing_ok=True)
+        for path in self._folder.glob(".*.lock"):
+            with contextlib.suppress(InputError), held(path, "a run"):
+                pass  # which removes it, unless another process holds it
 
-    @contextlib.contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Leave a mark that this process adds runs here, as long as it does."""
-        mark = self._folder / f".{os.getpid()}{AT_WORK}"
-        with contextlib.suppress(OSError):  # a folder that cannot be written says so elsewhere
-            self._folder.mkdir(parents=True, exist_ok=True)
-            mark.touch()
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                mark.unlink(missing_ok=True)
-
-    def others_at_work(self) -> list[int]:
-        """Return the other processes that add runs here; marks of those that died are removed."""
-        found = []
-        for mark in self._folder.glob(f".*{AT_WORK}"):
-            process = int(mark.name[1:].removesuffix(AT_WORK))
-            if _alive(process):
-                found += [process] if process != os.getpid() else []
-            else:
-                mark.unlink(missing_ok=True)
-        return found
+    def claimed(self, key: str) -> contextlib.AbstractContextManager[None]:
+        """Keep other processes from doing a run meanwhile; InUseError where one of them does."""
+        return held(made_folder(self._folder, "--out") / f".{key}.lock", f"the run {key}")
 
     @property
     def _folder(self) -> Path:
