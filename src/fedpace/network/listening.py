@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from fedpace.checks import number
 from fedpace.errors import InputError
 from fedpace.network.lobby import HELLO
 from fedpace.network.tls import Certificates, target
@@ -23,8 +24,25 @@ OTHER_FILES = 64
 PINGS_APART = 10_000
 # Seconds that devices are given to read the goodbye.
 LEAVE = 5.0
+# Seconds that gRPC, which counts milliseconds in 32 bits, can wait for a sign of life.
+LONGEST_SILENCE = 1e6
 
 Attend = Callable[[object, grpc.aio.ServicerContext], Coroutine[Any, Any, None]]
+
+
+def check_signs_of_life(heartbeat: float, silence: float) -> None:
+    """Refuse seconds in which no sign of life could be asked for, or none given."""
+    for name, value in (("heartbeat", heartbeat), ("silence", silence)):
+        if not 0.001 <= number(name, value, "give seconds") <= LONGEST_SILENCE:
+            raise InputError(
+                f"{name} must be from 0.001 to {LONGEST_SILENCE:g} seconds, got {value:g}; "
+                "leave it out"
+            )
+    if silence <= heartbeat:
+        raise InputError(
+            f"silence must be longer than heartbeat, {heartbeat:g} s, got {silence:g} s; a device "
+            "that is asked for a sign of life needs time to give it"
+        )
 
 
 async def listen(
@@ -38,7 +56,7 @@ async def listen(
     silence: float,
 ) -> tuple[grpc.aio.Server, tuple[str, int]]:
     """Begin to listen; return the server, and the address."""
-    answer = max(1, int(1000 * (silence - heartbeat)))
+    answer = max(1, round(1000 * (silence - heartbeat)))
     options = [
         *PLAIN_MESSAGES,
         ("grpc.max_allowed_incoming_connections", devices + _allowed_more(devices)),
