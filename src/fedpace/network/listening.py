@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import socket
 from collections.abc import Callable, Coroutine
@@ -11,6 +12,7 @@ import grpc
 
 from fedpace.checks import number
 from fedpace.errors import InputError
+from fedpace.network.callers import Callers
 from fedpace.network.lobby import HELLO
 from fedpace.network.tls import Certificates, target
 from fedpace.network.wire import METHOD, PLAIN_MESSAGES
@@ -72,8 +74,14 @@ async def listen(
         ("grpc.so_reuseport", 0),  # else a second server could take the same port
     ]
     server = grpc.aio.server(options=options)
+    callers = Callers(asyncio.get_running_loop(), HELLO)
+
+    async def attend_caller(unread: object, line: grpc.aio.ServicerContext) -> None:
+        callers.called()
+        await attend(unread, line)
+
     _, service, method = METHOD.split("/")
-    handlers = {method: grpc.stream_stream_rpc_method_handler(attend)}
+    handlers = {method: grpc.stream_stream_rpc_method_handler(attend_caller)}
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, handlers)])
     if port:
         _check_free(host, port)
@@ -82,7 +90,7 @@ async def listen(
         if tls is None:
             port = server.add_insecure_port(address)
         else:
-            port = server.add_secure_port(address, tls.for_server)
+            port = server.add_secure_port(address, tls.for_server(callers.came))
     except RuntimeError:
         raise _taken(host, port, "it cannot be bound") from None
     await server.start()
