@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -196,3 +198,16 @@ def test_progress_tells_the_mean_that_will_end_the_run() -> None:
     assert "loss 0.5000 (mean of the last ten 0.7500)" in _Rounds(stop).line(now)
     assert "mean" not in _Rounds(Stop(seconds=1e9)).line(now)
     assert "nan" not in _Rounds(stop).line(now._replace(row=row()))
+
+
+@pytest.mark.parametrize("missing", ["google.protobuf", "google", "grpc"])
+def test_names_the_extra_to_install_where_a_package_is_missing(missing: str) -> None:
+    without = f"import sys; sys.modules['{missing}'] = None; from fedpace.__main__ import main; "
+    command = [sys.executable, "-c", f"{without}main()", "lab", "join", "127.0.0.1:1"]
+    done = subprocess.run(
+        [*command, "--name", "a", "--certs", "none"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    needed = "google.protobuf" if missing == "google" else missing
+    said = f"this command needs {needed}; install with: pip install 'fedpace[lab]'"
+    assert done.stderr.splitlines() == [f"fedpace: {said}"]

@@ -1,5 +1,7 @@
 """Devices over loopback, each a process that holds its own samples."""
 
+import math
+import re
 import subprocess
 import threading
 from typing import Any
@@ -177,3 +179,21 @@ def test_a_failure_says_nothing_of_the_samples(
     (line,) = lines()
     assert said in line
     assert "0.7" not in line
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        ({"silence": 4}, "silence must be longer than heartbeat, 5 s, got 4 s"),
+        ({"heartbeat": 60}, "silence must be longer than heartbeat, 60 s, got 60 s"),
+        ({"heartbeat": 0}, "heartbeat must be from 0.001 to 1e+06 seconds, got 0; leave it out"),
+        ({"silence": math.inf}, "silence must be from 0.001 to 1e+06 seconds, got inf"),
+        ({"silence": math.nan}, "silence must be from 0.001 to 1e+06 seconds, got nan"),
+        ({"heartbeat": "often"}, "heartbeat must be a number, got 'often'; give seconds"),
+    ],
+)
+def test_refuses_seconds_in_which_no_sign_of_life_can_be_given(
+    seconds: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        DeviceServer(["device-0"], **seconds)

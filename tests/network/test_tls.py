@@ -1,6 +1,7 @@
 """Who has no certificate, another authority's, or one of another name, gets nothing."""
 
 import contextlib
+import re
 import shutil
 import socket
 import ssl
@@ -14,6 +15,7 @@ import grpc
 import pytest
 
 from fedpace.errors import InputError
+from fedpace.network import listening
 from fedpace.network.authority import new_certificate, read_authority
 from fedpace.network.certs import make_certificates
 from fedpace.network.device import serve
@@ -186,6 +188,16 @@ def test_says_why_a_certificate_is_refused(
     with pytest.raises(InputError):
         serve(*server.address, NAMES[0], never, tls=trusting(ours, theirs))
     assert "CERTIFICATE_VERIFY_FAILED: unable to get local issuer" in capfd.readouterr().err
+
+
+def test_the_log_says_how_many_were_refused(
+    ours: Path, theirs: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "HELLO", 2.0)
+    with DeviceServer(NAMES, tls=Certificates.read(ours)) as server:
+        with pytest.raises(InputError):
+            serve(*server.address, NAMES[0], never, tls=trusting(ours, theirs))
+        until(lambda: re.search(r"connections without a call: [1-9]", caplog.text))
 
 
 def test_says_that_a_certificate_has_expired(

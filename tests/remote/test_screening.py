@@ -219,5 +219,11 @@ def test_a_norm_is_believed_as_far_as_the_update_bears_it_out() -> None:
     assert border.grad_norm(2, 3.0, 2.5) == 3.0
 
 
+def test_a_norm_within_all_bounds_is_left_as_it_is_to_the_last_digit() -> None:
+    border, rng = Border(), np.random.default_rng(0)
+    for client, length in enumerate(rng.uniform(1, 2, 300).tolist()):
+        assert border.grad_norm(client, 1.0, length) == 1.0  # 1 / length · length is not, at times
+
+
 def test_norms_without_an_update_are_judged_by_themselves_alone() -> None:
     assert used().grad_norm(0, 19.0) == 19.0

@@ -184,10 +184,17 @@ def checked_clients(
 
 def need(extra: str, *packages: str) -> None:
     """Say which extra to install where a package is missing."""
-    if missing := [each for each in packages if find_spec(each) is None]:
+    if missing := [each for each in packages if not _is_installed(each)]:
         raise MissingExtraError(
             f"this command needs {listed(missing)}; install with: pip install 'fedpace[{extra}]'"
         )
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # nor is the package that it would be in
+        return False
 
 
 def need_lab() -> None:
@@ -196,4 +203,4 @@ def need_lab() -> None:
         raise InputError(
             f"a lab must be on Linux, got {sys.platform}; run it there, or join devices by hand"
         )
-    need("lab", "pydantic", "threadpoolctl", "cryptography", "grpc")
+    need("lab", "pydantic", "threadpoolctl", "cryptography", "grpc", "google.protobuf")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from fedpace.errors import InputError
 from fedpace.network.connection import Question, Response, Tell
-from fedpace.network.listening import LEAVE, listen
+from fedpace.network.listening import LEAVE, check_signs_of_life, listen
 from fedpace.network.lobby import Lobby
 from fedpace.network.tls import Certificates, check_private
 from fedpace.network.wire import LONGEST, Floats, Received
@@ -35,8 +35,8 @@ class DeviceServer:
         See `fedpace.network.tls.Certificates.read`; needed unless the host is a loopback address,
         or plain connections from other machines are allowed.
     heartbeat, silence : float > 0
-        Seconds without a sign of life after which one is asked for, and after which a device is
-        taken for gone.
+        Seconds without a sign of life after which one is asked for, and after which, later, a
+        device is taken for gone.
 
     Attributes
     ----------
@@ -56,6 +56,7 @@ class DeviceServer:
         silence: float = 60.0,
     ) -> None:
         check_private(host, tls, insecure=insecure)
+        check_signs_of_life(heartbeat, silence)
         if not names or len(set(names)) != len(names):
             raise InputError(f"names must differ, got {list(names)!r:.80}; give one per device")
         self.names = list(names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import socket
 from collections.abc import Callable, Coroutine
@@ -9,7 +10,9 @@ from typing import Any
 
 import grpc
 
+from fedpace.checks import number
 from fedpace.errors import InputError
+from fedpace.network.callers import Callers
 from fedpace.network.lobby import HELLO
 from fedpace.network.tls import Certificates, target
 from fedpace.network.wire import METHOD, PLAIN_MESSAGES
@@ -23,8 +26,25 @@ OTHER_FILES = 64
 PINGS_APART = 10_000
 # Seconds that devices are given to read the goodbye.
 LEAVE = 5.0
+# Seconds that gRPC, which counts milliseconds in 32 bits, can wait for a sign of life.
+LONGEST_SILENCE = 1e6
 
 Attend = Callable[[object, grpc.aio.ServicerContext], Coroutine[Any, Any, None]]
+
+
+def check_signs_of_life(heartbeat: float, silence: float) -> None:
+    """Refuse seconds in which no sign of life could be asked for, or none given."""
+    for name, value in (("heartbeat", heartbeat), ("silence", silence)):
+        if not 0.001 <= number(name, value, "give seconds") <= LONGEST_SILENCE:
+            raise InputError(
+                f"{name} must be from 0.001 to {LONGEST_SILENCE:g} seconds, got {value:g}; "
+                "leave it out"
+            )
+    if silence <= heartbeat:
+        raise InputError(
+            f"silence must be longer than heartbeat, {heartbeat:g} s, got {silence:g} s; a device "
+            "that is asked for a sign of life needs time to give it"
+        )
 
 
 async def listen(
@@ -38,7 +58,7 @@ async def listen(
     silence: float,
 ) -> tuple[grpc.aio.Server, tuple[str, int]]:
     """Begin to listen; return the server, and the address."""
-    answer = max(1, int(1000 * (silence - heartbeat)))
+    answer = max(1, round(1000 * (silence - heartbeat)))
     options = [
         *PLAIN_MESSAGES,
         ("grpc.max_allowed_incoming_connections", devices + _allowed_more(devices)),
@@ -54,8 +74,14 @@ async def listen(
         ("grpc.so_reuseport", 0),  # else a second server could take the same port
     ]
     server = grpc.aio.server(options=options)
+    callers = Callers(asyncio.get_running_loop(), HELLO)
+
+    async def attend_caller(unread: object, line: grpc.aio.ServicerContext) -> None:
+        callers.called()
+        await attend(unread, line)
+
     _, service, method = METHOD.split("/")
-    handlers = {method: grpc.stream_stream_rpc_method_handler(attend)}
+    handlers = {method: grpc.stream_stream_rpc_method_handler(attend_caller)}
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, handlers)])
     if port:
         _check_free(host, port)
@@ -64,7 +90,7 @@ async def listen(
         if tls is None:
             port = server.add_insecure_port(address)
         else:
-            port = server.add_secure_port(address, tls.for_server)
+            port = server.add_secure_port(address, tls.for_server(callers.came))
     except RuntimeError:
         raise _taken(host, port, "it cannot be bound") from None
     await server.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,11 +41,17 @@ class Certificates(NamedTuple):
             ) from None
         return cls(*(file.read_bytes() for file in files))
 
-    @property
-    def for_server(self) -> grpc.ServerCredentials:
-        """What a server shows; it asks devices for theirs."""
-        pairs = [(self.key, self.own)]
-        return grpc.ssl_server_credentials(pairs, self.authority, require_client_auth=True)
+    def for_server(self, came: Callable[[], object]) -> grpc.ServerCredentials:
+        """Return what a server shows; it asks devices for theirs.
+
+        `came` is called at each connection, before its handshake, in a thread of gRPC's.
+        """
+
+        def fetch() -> None:  # None: go on with the same certificate
+            came()
+
+        shown = grpc.ssl_server_certificate_configuration([(self.key, self.own)], self.authority)
+        return grpc.dynamic_ssl_server_credentials(shown, fetch, require_client_authentication=True)
 
     @property
     def for_device(self) -> grpc.ChannelCredentials:

@@ -153,7 +153,8 @@ class Border:
         if length is not None:
             ratio = norm / length if length > 0 else math.inf
             most = self._ratios.bounded(client, ratio, least=0.0, most=LARGEST_NORM_PER_LENGTH)
-            norm = min(norm, most * length) if length > 0 and most < math.inf else norm
+            if length > 0 and most < ratio:  # else rounding alone could make it another number
+                norm = most * length
             if length > 0 and math.isfinite(most):
                 self._ratios.put(client, most)
             elif self._ratios.known:

@@ -11,9 +11,10 @@ from fedpace.errors import InputError
 from fedpace.rounds.backend import Reply
 from fedpace.sampling.design import Draw
 
-# Of the rounds that a remote client is in at most, where nobody says otherwise.
-LARGEST_SHARE = 0.5
-# Or this times its fair share, in fleets so small that half of the rounds is little.
+# Of the rounds that a remote client is in at most, where nobody says otherwise: one of those that
+# are drawn most, in one round of seven, gains no more than three times its share by a lie.
+LARGEST_SHARE = 0.4
+# Or this times its fair share, in fleets so small that this is little.
 OVER_FAIR = 2.0
 # How much the latest draw counts in how often a client is drawn.
 LATEST = 0.1
@@ -26,7 +27,7 @@ MOST_DRAWS = 20
 
 def checked_share(name: str, share: float) -> float:
     """Return a share of the rounds, or say what is wrong with it."""
-    value = number(name, share, "give 0.5")
+    value = number(name, share, f"give {LARGEST_SHARE}")
     if not 0 < value <= 1:
         raise InputError(f"{name} must lie in (0, 1], got {value:g}; give 1 for no limit")
     return value
