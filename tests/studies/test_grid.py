@@ -94,5 +94,5 @@ def test_a_file_that_is_no_grid_is_a_setup(tmp_path: Path) -> None:
 def test_an_unknown_name_is_refused_with_the_nearest_grid_or_setup(name: str, nearest: str) -> None:
     with pytest.raises(InputError, match=rf"got '{name}'; did you mean '{nearest}'\?"):
         load_studies(name)
-    with pytest.raises(InputError, match="got 'xyz'; use one of: .*field"):
+    with pytest.raises(InputError, match=r"got 'xyz'; use one of: .*field"):
         load_studies("xyz")
