@@ -27,12 +27,15 @@ from fedpace.studies.store import Store
 TITLES = {
     "simulation-1": "Setup 1: logistic regression, Synthetic(1, 1)",
     "prototype-simulated": "Letters: logistic regression, EMNIST",
-    "small-cnn": "A small CNN, MNIST",
+    "small-cnn": "CNN: one convolution, MNIST",
 }
 # Those that uniform sampling has reached when it is at the target loss.
 ACCURACY = {"simulation-1": 0.70, "prototype-simulated": 0.60, "small-cnn": 0.85}
 REFERENCE, OURS = "uniform", "pace"
 NO_BARRIER = " (no barrier)"
+# The ratios that the figure shows.
+SHOWN = (0.025, 11.0)
+TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 
 
 Target = Literal["loss", "accuracy"]
@@ -236,7 +239,8 @@ def draw(runs: Runs, path: Path) -> None:
             y, whole = places[scheme], arrived == count
             if math.isfinite(found.low):
                 panel.plot([found.low, found.high], [y, y], color=colour, linewidth=1.4)
-            panel.plot(found.value, y, "o", color=colour, mfc=colour if whole else "white", ms=5.5)
+            dot = "o" if arrived else ">"
+            panel.plot(found.value, y, dot, color=colour, mfc=colour if whole else "white", ms=5.5)
             if not whole:
                 panel.annotate(
                     f"{count - arrived}/{count}",
@@ -250,10 +254,8 @@ def draw(runs: Runs, path: Path) -> None:
                     color="#666666",
                 )
         panel.set_xscale("log")
-        low, high = panel.get_xlim()
-        panel.set_xlim(low, high * 1.5)
-        ticks = [x for x in (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5) if low <= x <= high * 1.5]
-        panel.set_xticks(ticks, [f"{x:g}" for x in ticks])
+        panel.set_xlim(*SHOWN)
+        panel.set_xticks(TICKS, [f"{x:g}" for x in TICKS])
         panel.minorticks_off()
         panel.set_title(TITLES[task], fontsize=9)
         panel.set_xlabel("time to target / uniform's", fontsize=9)
@@ -273,10 +275,10 @@ def draw(runs: Runs, path: Path) -> None:
         0.01,
         0.01,
         "Left is sooner. Orange: biased. Bars: 95 % over cells and seeds.\n"
-        "Open: some runs never got there, grey how many; they count with the longest run.",
+        "Open: some runs never got there, grey how many (▷ all); they count with the longest run.",
         fontsize=8,
     )
-    figure.tight_layout(rect=(0, 0.07, 1, 1))
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
     figure.savefig(path, dpi=150)
 
 
