@@ -21,8 +21,8 @@ from trials import Trial, mean, parsed_options, run_all
 
 SCHEMES = ("optimal-mean", "pace")
 CLIENTS, LEAVING, FOREVER = 100, 3, 1e9
-# In the middle of a run that nothing happens to.
-MIDDLE = {"optimal-mean": 200.0, "pace": 50.0}
+# In the middle of a run that nothing happens to; the target is an earlier one where some leave.
+MIDDLE = {"optimal-mean": (200.0, 100.0), "pace": (50.0, 25.0)}
 COMMON = ("sampling.warm_up=10", "stop.seconds=3000")
 PLANS: dict[str, tuple[str, ...]] = {
     "fixed": ("devices.known=false", "sampling.refresh=100000"),
@@ -49,10 +49,10 @@ def main() -> None:
         changes = {
             scheme: {
                 "nothing": (),
-                "half 5× slower": (f"devices.slower=0.5:5:{middle}",),
-                "a third leaves": (leaving(Path(folder), middle), "stop.loss=0.9"),
+                "half 5× slower": (f"devices.slower=0.5:5:{slower}",),
+                "a third leaves": (leaving(Path(folder), left), "stop.loss=0.9"),
             }
-            for scheme, middle in MIDDLE.items()
+            for scheme, (slower, left) in MIDDLE.items()
         }
         trials = [
             Trial("simulation-1", COMMON + change + plan, f"{what}, {how}", scheme, seed)

@@ -24,6 +24,9 @@ from .test_grid import GRID
 from .tiny import LONG, begin, files, run_here, stored, tiny_study, wait_until, write_setup
 
 pytest.importorskip("distributed")
+needs_files = pytest.mark.skipif(
+    not os.environ.get("FEDPACE_DATA"), reason="FEDPACE_DATA names no folder with the images"
+)
 RUNS = ("--schemes", "uniform,optimal-mean", "--seeds", "4", "--set", LONG[0], "--set", LONG[1])
 COUNT = 8
 
@@ -99,6 +102,34 @@ def test_a_grid_runs_on_a_cluster_and_goes_on(tmp_path: Path, two_workers: Clust
     here = tmp_path / "here"
     assert run_here(path, "--out", here, *more).returncode == 0
     assert files(out) == files(here)
+
+
+@pytest.mark.slow
+@needs_files
+def test_the_field_cut_short_runs_on_a_cluster_and_goes_on(
+    tmp_path: Path, two_workers: Cluster
+) -> None:
+    short = (
+        "stop.rounds=2", "training.k=2", "training.local_steps=2", "devices.correlation=1.0",
+        "devices.availability=daily:0.5:288",
+    )  # fmt: skip
+    sets = [word for each in short for word in ("--set", each)]
+
+    def command(schemes: str, out: str, *more: str) -> int:
+        args = ("field", "--schemes", schemes, "--seeds", "1", "--out", tmp_path / out, *more)
+        return run_here(*args, *sets).returncode
+
+    there = ("--scheduler", two_workers.address)
+    assert command("uniform", "there", *there) == 0
+    first = files(tmp_path / "there")
+    tasks = {run.study.name for run in Store(tmp_path / "there").runs()}
+    assert tasks == {"simulation-1", "prototype-simulated", "small-cnn"}
+    assert command("uniform,pace,tifl", "there", *there) == 0
+    found = files(tmp_path / "there")
+    assert len(found) == 9
+    assert found.items() >= first.items()
+    assert command("uniform,pace,tifl", "here", "--processes", "1") == 0
+    assert found == files(tmp_path / "here")
 
 
 OWN = """

@@ -86,3 +86,13 @@ def test_a_file_that_is_no_grid_is_a_setup(tmp_path: Path) -> None:
     assert [study.name for study in load_studies(str(write_setup(tmp_path)))] == ["tiny"]
     with pytest.raises(InputError, match="cannot be read"):
         load_studies(str(tmp_path / "none.toml"))
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("fiield", "field"), ("simulaton-1", "simulation-1")]
+)
+def test_an_unknown_name_is_refused_with_the_nearest_grid_or_setup(name: str, nearest: str) -> None:
+    with pytest.raises(InputError, match=rf"got '{name}'; did you mean '{nearest}'\?"):
+        load_studies(name)
+    with pytest.raises(InputError, match=r"got 'xyz'; use one of: .*field"):
+        load_studies("xyz")

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
-from fedpace.rounds.seen import Seen, latest_of_each, places_of
+from fedpace.rounds.seen import Seen, latest_of_each, places_of, renewed
 
 # Numbers in a sketch: inner products are off by about 1/√256 of the product of the lengths.
 SKETCH = 256
@@ -83,8 +83,8 @@ def compared(agreement: Agreement, seen: Seen) -> Agreement:
     new = new[latest_of_each(draw.clients[new])]
     return Agreement(
         clients=np.append(agreement["clients"][kept], draw.clients[new])[latest],
-        updates=np.concatenate([agreement["updates"][kept], updates[new]])[latest],
-        models=np.concatenate([agreement["models"][kept], models[new]])[latest],
+        updates=renewed(agreement["updates"], kept, updates[new])[latest],
+        models=renewed(agreement["models"], kept, models[new])[latest],
         bend=KEPT_BEND * agreement["bend"] + float(weights @ np.vecdot(change, way)),
         moved=KEPT_BEND * agreement["moved"] + float(weights @ np.vecdot(way, way)),
         pairs=KEPT_BEND * agreement["pairs"] + again.size,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
 from fedpace.rounds.backend import Reply
-from fedpace.rounds.seen import Seen, latest_of_each, places_of
+from fedpace.rounds.seen import Seen, latest_of_each, places_of, renewed
 from fedpace.sampling.design import Draw
 
 # How much of what was learned of β counts after the next round, or ten updates without a barrier.
@@ -122,10 +122,9 @@ class Memory:
         last = latest_of_each(clients)
         clients, latest = clients[last], latest[last]
         room = slice(-max(self.most // max(latest.shape[1], 1), 1), None)
-        rows = [state["updates"][others], latest.astype(np.float32)]
         return Remembered(
             clients=np.append(state["clients"][others], clients)[room],
-            updates=np.concatenate(rows)[room],
+            updates=renewed(state["updates"], others, latest)[room],
             agreed=kept * state["agreed"] + agreed,
             squares=kept * state["squares"] + squares,
         )

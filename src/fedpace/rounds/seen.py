@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from fedpace.checks import FloatArray, IntArray
 from fedpace.rounds.backend import NOTHING, Probe, Reply
 from fedpace.sampling.design import Draw
+
+Floating = TypeVar("Floating", bound=np.floating[Any])
 
 
 class Started(NamedTuple):
@@ -102,3 +104,19 @@ def latest_of_each(clients: IntArray) -> IntArray:
     """
     _, places = np.unique(clients[::-1], return_index=True)
     return np.sort(clients.size - 1 - places)
+
+
+def renewed(
+    rows: NDArray[Floating], kept: NDArray[np.bool_], more: FloatArray
+) -> NDArray[Floating]:
+    """Return the rows that are kept, and more of the same kind behind them, copied once.
+
+    >>> renewed(np.array([[1.0], [2.0]]), np.array([False, True]), np.array([[3.0]]))
+    array([[2.],
+           [3.]])
+    """
+    places = np.flatnonzero(kept)
+    every = np.empty((places.size + len(more), *rows.shape[1:]), rows.dtype)
+    np.take(rows, places, axis=0, out=every[: places.size], mode="clip")  # "raise" copies twice
+    every[places.size :] = more
+    return every

@@ -10,7 +10,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedpace.errors import InputError
-from fedpace.studies.study import Study, load_study
+from fedpace.studies.study import Study, check_setup, load_study, setups
 
 GRIDS = resources.files("fedpace.studies") / "grids"
 
@@ -60,6 +60,7 @@ def load_studies(name_or_path: str, overrides: Iterable[str] = ()) -> list[Study
     >>> len(load_studies("field"))
     18
     """
+    check_setup(name_or_path, [*setups(), *grids()])
     values = _grid_values(name_or_path)
     if values is None:
         return [load_study(name_or_path, overrides)]

@@ -421,15 +421,21 @@ def _look_beside(path: str, values: dict[str, Any]) -> None:
             section[field] = f"{Path(path).parent / file}:{name}"
 
 
+def check_setup(name_or_path: str, known: Iterable[str]) -> None:
+    """Refuse what is neither a file nor one of the `known` names, with the nearest of these."""
+    known = list(known)
+    if not name_or_path.endswith(".toml") and name_or_path not in known:
+        got = f"'{name_or_path}'; {nearest(name_or_path, known)}"
+        raise InputError(f"setup must be a known name or a .toml file, got {got}")
+
+
 def _text_of(name_or_path: str) -> str:
     if name_or_path.endswith(".toml"):
         try:
             return Path(name_or_path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{name_or_path}: cannot be read: {error}; give a TOML file") from None
-    if name_or_path not in setups():
-        got = f"'{name_or_path}'; {nearest(name_or_path, setups())}"
-        raise InputError(f"setup must be a known name or a .toml file, got {got}")
+    check_setup(name_or_path, setups())
     return (SETUPS / f"{name_or_path}.toml").read_text(encoding="utf-8")
 
 

@@ -97,21 +97,22 @@ class Daily:
 
     def there(self, seconds: float) -> NDArray[np.bool_]:
         """Return who is there."""
-        return self._since(seconds) < self.share
+        return self._since(seconds, self.begins) < self.share
 
     def stays(self, seconds: float, clients: IntArray) -> FloatArray:
         """Return for how long they stay."""
-        left: FloatArray = np.maximum(self.share - self._since(seconds)[clients], 0.0) * self.period
+        since = self._since(seconds, self.begins[clients])
+        left: FloatArray = np.maximum(self.share - since, 0.0) * self.period
         return left
 
     def next_change(self, seconds: float) -> float:
         """Return when the first comes."""
-        wait = 1 - float(self._since(seconds).max())
+        wait = 1 - float(self._since(seconds, self.begins).max())
         return seconds + wait * self.period
 
-    def _since(self, seconds: float) -> FloatArray:
-        """Return the part of a day since each client last came."""
-        return np.asarray((seconds / self.period - self.begins) % 1.0)
+    def _since(self, seconds: float, begins: FloatArray) -> FloatArray:
+        """Return the part of a day since clients whose days begin then last came."""
+        return np.asarray((seconds / self.period - begins) % 1.0)
 
 
 class Markov:
