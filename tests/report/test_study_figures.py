@@ -108,7 +108,7 @@ def test_probabilities_are_drawn_for_each_optimising_scheme(summary: Summary) ->
     figure = figure_of(*chances_drawings(summary.setup))
     panels = figure.axes[:4]
     for axes, (scheme, run, q) in zip(panels, optimising(summary.setup), strict=True):
-        title = axes.get_title(loc="left").replace("\n", " ")
+        title = " ".join(axes.get_title(loc="left").split())
         assert title == f"Probabilities of {scheme}, seed 0"
         (points,) = axes.collections
         drawn = np.asarray(points.get_offsets())

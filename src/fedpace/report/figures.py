@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ DASHES: dict[str, Any] = {
     "dot": (0, (1, 1.3)),
 }
 SYMBOLS = {"": "none", "dot": "o", "star": "*", "cross": "x", "end": "|"}
+NO_BREAK = "\N{NO-BREAK SPACE}"
 # Inches, and letters of a note and of a title in one.
 WIDTH, WIDE, PANEL, PANELS_HEIGHT = 7.2, 9.0, 3.3, 3.9
 NOTE_LETTERS, TITLE_LETTERS = 19, 11
@@ -49,7 +51,7 @@ def figure_of(*drawings: Drawing) -> Figure:
             _draw(axes, mark, **scale)
         _set_axes(axes, drawing)
         if several:
-            panel = textwrap.fill(drawing.title, int(TITLE_LETTERS * PANEL))
+            panel = _filled(drawing.title, TITLE_LETTERS * PANEL)
             axes.set_title(panel, fontsize="medium", loc="left")
             axes.label_outer()
     if scale:
@@ -63,7 +65,7 @@ def figure_of(*drawings: Drawing) -> Figure:
     (figure.suptitle if several or first.wide else panels[0].set_title)(heading, fontsize="medium")
     _add_legend(panels[0], above=first.wide)
     if first.note:
-        note = textwrap.fill(first.note, int(NOTE_LETTERS * width))
+        note = _filled(first.note, NOTE_LETTERS * width)
         figure.supxlabel(note, fontsize="x-small", color="0.35")
     return figure
 
@@ -119,8 +121,9 @@ def _draw(axes: Axes, mark: made.Mark, **scale: Any) -> None:
             axes.margins(y=0.1)
         case made.Uprights():
             top = axes.get_xaxis_transform()
-            axes.vlines(mark.x, 0, 1, transform=top, color=mark.colour, zorder=0,
-                        linestyle=DASHES[mark.dash], linewidth=mark.width)  # fmt: skip
+            if mark.dash:
+                axes.vlines(mark.x, 0, 1, transform=top, color=mark.colour, zorder=0,
+                            linestyle=DASHES[mark.dash], linewidth=mark.width)  # fmt: skip
             for x, text in zip(mark.x, mark.texts, strict=False):
                 _write(axes, text, (x, 0.99), xycoords=top, xytext=(3, 0), va="top")
         case made.Shade():
@@ -173,6 +176,11 @@ def _draw_letters(axes: Axes, mark: made.Letters) -> None:
         axes.annotate(text, (x, y), (5 * mark.right, 0), textcoords="offset points", ha=side,
                       va="center_baseline", color=colour, annotation_clip=not mark.right,
                       fontsize="small" if mark.right else "x-small")  # fmt: skip
+
+
+def _filled(text: str, letters: float) -> str:
+    """Break a text into lines; a number stays with its unit, and with what it counts."""
+    return textwrap.fill(re.sub(r"(?<=seed) (?=\d)| (?=%)", NO_BREAK, text), int(letters))
 
 
 def _write(axes: Axes, text: str, at: tuple[float, float], **style: Any) -> None:
