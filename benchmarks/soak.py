@@ -110,7 +110,9 @@ int gettimeofday(struct timeval *now, void *zone) {
 """
 DAY = 86_400
 # Seconds without a finished round after which something hangs. No fault lasts longer than fifteen.
-HANGS = 120.0
+# Those in which the lab was ready, and had no core, do not count; but all do after so many times
+# as long.
+HANGS, AT_MOST = 120.0, 10
 # Seconds after which a process holds what it holds, and between two looks.
 SETTLED, LOOK_AGAIN = 20.0, 0.25
 DISK = "48m"
@@ -146,8 +148,11 @@ class Soak:
         self.due: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self.seen: tuple[str, FloatArray] = ("", np.empty(0))
-        self.done, self.progressed, self.longest = 0, time.monotonic(), 0.0
-        self.began = 0.0
+        self.running: dict[str, int] = {}  # the process of each device
+        self.done, self.began = 0, 0.0
+        self.longest = (0.0, 0.0)  # time without a round, and how much of it without a core
+        self.delays: dict[int, float] = {}
+        self.go_on()
         self.server_memory: list[int] = []
 
     def fedpace(self, *args: object) -> list[str]:
@@ -179,6 +184,10 @@ class Soak:
             self.server.wait()
             self.server = None
 
+    def go_on(self) -> None:
+        """Count from now for how long no round is finished, and for how long there is no core."""
+        self.progressed, self.starved = time.monotonic(), 0.0
+
     def later(self, seconds: float, do: Callable[[], None]) -> None:
         heapq.heappush(self.due, (time.monotonic() + seconds, next(self._numbers), do))
 
@@ -194,11 +203,20 @@ class Soak:
             self.start_server()
         if self.server is not None and time.monotonic() - self.began > SETTLED:
             self.server_memory.append(launch.memory(self.server.pid))
+        self.look_at_cores()
         self.look_at_rounds()
 
     def last_line(self) -> str:
         lines = (self.folder / "server.log").read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
+
+    def look_at_cores(self) -> None:
+        """Add for how long anybody was ready, and had no core, since the last look."""
+        server = [] if self.server is None else [self.server.pid]
+        now = {pid: delayed(pid) for pid in (*server, *self.running.values())}
+        more = (seconds - self.delays.get(pid, 0.0) for pid, seconds in now.items())
+        self.starved += max((0.0, *more))
+        self.delays = now
 
     def look_at_rounds(self) -> None:
         """See that what was done stays done, and that something is being done."""
@@ -210,10 +228,15 @@ class Soak:
         done = stored * self.rounds + max(current, 0)
         waited = time.monotonic() - self.progressed
         if done > self.done:
-            self.done, self.progressed = done, time.monotonic()
-            self.longest = max(self.longest, waited)
-        elif waited > HANGS:
-            raise TimeoutError(f"no round was finished for {waited:.0f} s: {self.last_line()}")
+            self.done, self.longest = done, max(self.longest, (waited, self.starved))
+            self.go_on()
+        elif waited - self.starved > HANGS or waited > AT_MOST * HANGS:
+            is_up = f"up for {time.monotonic() - self.began:.0f} s"
+            raise TimeoutError(
+                f"no round was finished for {waited:.0f} s, {self.starved:.0f} s of them without "
+                f"a core; the server is {'down' if self.server is None else is_up}, and the last "
+                f"that one said is: {self.last_line()}"
+            )
 
     def standing(self) -> tuple[str, FloatArray] | None:
         """Return the run that is under way, and its clock after each of its rounds."""
@@ -325,6 +348,13 @@ class Soak:
         return len(runs)
 
 
+def delayed(pid: int) -> float:
+    """Return for how many seconds a main thread was ready, and had no core; 0 when it is gone."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
+
+
 def set_clock(file: Path, ahead: int) -> None:
     """Let the clock of whoever reads this file be ahead by so many seconds."""
     with file.open("r+b") as handle, mmap(handle.fileno(), 8) as place:
@@ -335,11 +365,12 @@ def soak(lab: Soak, minutes: float, every: float, say: Callable[[str], None]) ->
     """Let faults happen for some minutes; return what there is to report."""
     scale = min(1.0, every / 5)
     lab.start_server()
-    lab.progressed = time.monotonic()
+    lab.go_on()
     while not lab.done:
         lab.look()
         time.sleep(LOOK_AGAIN)
-    begin = lab.progressed = time.monotonic()
+    begin = time.monotonic()
+    lab.go_on()
     at_first = lab.device_memory()
     end, first = begin + 60 * minutes, list(WEIGHTS)
     lab.rng.shuffle(first)
@@ -359,7 +390,7 @@ def soak(lab: Soak, minutes: float, every: float, say: Callable[[str], None]) ->
         lab.look()
         time.sleep(LOOK_AGAIN)
     healed, all_of_them = lab.done, set(range(lab.lab.devices))
-    lab.progressed = time.monotonic()
+    lab.go_on()
     quiet = time.monotonic()
     target = lab.done // lab.rounds + 2  # one run that begins after the last fault
     while lab.done < target * lab.rounds:
@@ -380,7 +411,9 @@ def soak(lab: Soak, minutes: float, every: float, say: Callable[[str], None]) ->
         "rounds done": f"{lab.done:,}",
         "runs stored, whole": f"{lab.check_stored():,}",
         "faults": ", ".join(f"{kind} {times}" for kind, times in sorted(lab.faults.items())),
-        "longest time without a round": f"{lab.longest:.1f} s",
+        "longest time without a round, of it without a core": "{:.1f} s, {:.1f} s".format(
+            *lab.longest
+        ),
         "a whole run after the last fault": f"{time.monotonic() - quiet:.0f} s, all answered"
         if not silent
         else f"without {len(silent)}",
