@@ -31,7 +31,7 @@ DASHES: dict[str, Any] = {
     "dot": (0, (1, 1.3)),
 }
 SYMBOLS = {"": "none", "dot": "o", "star": "*", "cross": "x", "end": "|"}
-NO_BREAK = "\N{NO-BREAK SPACE}"
+NO_BREAK = "\u00a0"
 # Inches, and letters of a note and of a title in one.
 WIDTH, WIDE, PANEL, PANELS_HEIGHT = 7.2, 9.0, 3.3, 3.9
 NOTE_LETTERS, TITLE_LETTERS = 19, 11

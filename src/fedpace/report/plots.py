@@ -57,8 +57,8 @@ def plot_of(drawing: Drawing) -> Plot:
     return {"data": data, "layout": layout}
 
 
-def numbers(values: Iterable[float], *, digits: int = 6) -> list[float | None]:
-    """Return numbers with six digits, more than a screen shows; None where there is none."""
+def numbers(values: Iterable[float], *, digits: int = 4) -> list[float | None]:
+    """Return numbers with four digits, as many as a screen shows; None where there is none."""
     return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values]
 
 
