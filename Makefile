@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup demo test coverage check static format proto docs package bench flower-versions nvflare clean
+.PHONY: help setup demo test coverage check static format proto docs package bench flower-versions flower-oldest nvflare clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -65,7 +65,8 @@ bench: $(VENV)/.bench  ## Run the benchmarks; results with ratios in benchmarks/
 
 # The oldest Flower that we support, and the newest there is. Each environment is small: no PyTorch,
 # no SuperLink. Their other packages are whatever pip finds, which may warn of each other.
-FLOWERS ?= flwr==1.22.0 flwr
+OLDEST_FLOWER := flwr==1.22.0
+FLOWERS ?= $(OLDEST_FLOWER) flwr
 FLOWER_TESTS := $(addprefix tests/flower/test_, attacks.py backend.py census.py composing.py equivalence.py \
   evaluation.py exchange.py own_loop.py own_strategies.py resume.py strategy.py stream.py)
 
@@ -77,6 +78,9 @@ flower-versions:  ## Run Flower's tests with its oldest and its newest version, 
 	  $$folder/bin/python -c 'import flwr; print("flwr", flwr.__version__)' && \
 	  $$folder/bin/python -m pytest -q -p no:cacheprovider -W ignore::DeprecationWarning $(FLOWER_TESTS) || exit 1; \
 	done
+
+flower-oldest:  ## Run Flower's tests with the oldest version that is supported
+	$(MAKE) flower-versions FLOWERS=$(OLDEST_FLOWER)
 
 nvflare:  ## Run NVFlare's tests in an environment of their own, in .versions
 	$(PYTHON) -m venv .versions/nvflare
