@@ -15,7 +15,7 @@ from fedpace.rounds.rows import Row
 from fedpace.studies.store import StoredRun
 
 # Finer than a screen shows, and small enough for a page with dozens of curves.
-GRID_POINTS = 160
+GRID_POINTS = 130
 # The band holds the middle 80 % of the runs: their spread, which more seeds do not shrink.
 BAND = (10, 90)
 # Two ends of pilots are one where the later is later by no more than this part.

@@ -57,8 +57,8 @@ def plot_of(drawing: Drawing) -> Plot:
     return {"data": data, "layout": layout}
 
 
-def numbers(values: Iterable[float], *, digits: int = 4) -> list[float | None]:
-    """Return numbers with four digits, as many as a screen shows; None where there is none."""
+def numbers(values: Iterable[float], *, digits: int = 6) -> list[float | None]:
+    """Return numbers with six digits, more than a screen shows; None where there is none."""
     return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values]
 
 
@@ -145,8 +145,8 @@ def _line(mark: made.Line, scale: str) -> list[Plot]:
     low, high = mark.band
     band = _trace(
         replace(mark, hover=""),
-        x=numbers([*mark.x, *mark.x[::-1]]),
-        y=numbers([*low, *high[::-1]]),
+        x=numbers([*mark.x, *mark.x[::-1]], digits=4),
+        y=numbers([*low, *high[::-1]], digits=3),
         fill="toself",
         fillcolor=f"{mark.colour}26",  # 15 % opaque
         line={"width": 0},
