@@ -43,6 +43,8 @@ DASHES: dict[str, Dash] = {
     "optimal-mean-no-pilots": "dot",
 }
 BLACK, GREY = "#000000", "#777777"
+# A space at which no line ends.
+NO_BREAK = "\u00a0"
 # A colour's lighter shade is mixed with so much white.
 PALE = 0.6
 # Beside what is shown, a logarithmic axis has this part of it left, or at least this factor:

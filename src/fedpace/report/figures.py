@@ -31,7 +31,6 @@ DASHES: dict[str, Any] = {
     "dot": (0, (1, 1.3)),
 }
 SYMBOLS = {"": "none", "dot": "o", "star": "*", "cross": "x", "end": "|"}
-NO_BREAK = "\u00a0"
 # Inches, and letters of a note and of a title in one.
 WIDTH, WIDE, PANEL, PANELS_HEIGHT = 7.2, 9.0, 3.3, 3.9
 NOTE_LETTERS, TITLE_LETTERS = 19, 11
@@ -180,7 +179,7 @@ def _draw_letters(axes: Axes, mark: made.Letters) -> None:
 
 def _filled(text: str, letters: float) -> str:
     """Break a text into lines; a number stays with its unit, and with what it counts."""
-    return textwrap.fill(re.sub(r"(?<=seed) (?=\d)| (?=%)", NO_BREAK, text), int(letters))
+    return textwrap.fill(re.sub(r"(?<=seed) (?=\d)| (?=%)", made.NO_BREAK, text), int(letters))
 
 
 def _write(axes: Axes, text: str, at: tuple[float, float], **style: Any) -> None:

@@ -184,7 +184,7 @@ def _bars(mark: made.Bars) -> Plot:
 
 
 def _letters(mark: made.Letters) -> Plot:
-    texts = ["\N{NO-BREAK SPACE}" * mark.right + _safe(text) for text in mark.texts]
+    texts = [made.NO_BREAK * mark.right + _safe(text) for text in mark.texts]
     font = {} if mark.right else {"size": 10, "color": list(mark.colours) or mark.colour}
     return _trace(
         mark,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedpace.report.arrivals import sustains
-from fedpace.report.busy import busy_drawing, shares
+from fedpace.report.busy import busy_drawing
 from fedpace.report.curves import Abscissa, Ordinate, panel, shows_accuracy
 from fedpace.report.drawing import (
     BLACK,
@@ -70,8 +70,8 @@ def drawings(summary: Summary) -> Iterator[Sequence[Drawing]]:
     for name, y, x in CURVES:
         if accuracy or y != "accuracy":
             yield [curve_drawing(summary, name, y, x)]
-    if shares(setup):
-        yield [busy_drawing(setup)]
+    if (busy := busy_drawing(setup)).marks:
+        yield [busy]
     if optimising(setup):
         yield chances_drawings(setup)
 
