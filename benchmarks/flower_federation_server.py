@@ -51,7 +51,9 @@ def main(grid: Grid, context: Context) -> None:
             raise EnoughError
         return MetricRecord({"loss": loss, "accuracy": accuracy})
 
-    strategy = chosen(str(settings["scheme"]), int(settings["k"]), nodes)
+    strategy = chosen(
+        str(settings["scheme"]), int(settings["k"]), nodes, query=bool(settings["query"])
+    )
     with contextlib.suppress(EnoughError):
         strategy.start(
             grid=grid,
@@ -65,7 +67,7 @@ def main(grid: Grid, context: Context) -> None:
     print("benchmark: over")
 
 
-def chosen(scheme: str, k: int, nodes: int) -> Strategy:
+def chosen(scheme: str, k: int, nodes: int, *, query: bool) -> Strategy:
     if scheme == "fedavg":
         return FedAvg(
             fraction_train=k / nodes,
@@ -76,10 +78,10 @@ def chosen(scheme: str, k: int, nodes: int) -> Strategy:
     if scheme.startswith("pace"):
         mode = "synchronous" if scheme == "pace" else "asynchronous"
         return AdaptiveSampling(
-            k=k, mode=mode, query=True, expected_nodes=nodes, fraction_evaluate=0.0
+            k=k, mode=mode, query=query, expected_nodes=nodes, fraction_evaluate=0.0
         )
     return AdaptiveSampling(
-        query=True,
+        query=query,
         k=k,
         scheme=scheme,
         pilots=WarmUp(5),
