@@ -37,6 +37,13 @@ def test_plan_prints_three_tables_with_the_librarys_numbers(fleet: Path) -> None
             assert printed[i + j * len(ks)][1:] == pytest.approx(expected, rel=5e-3, abs=5e-4)
 
 
+def test_the_tables_fit_80_columns(fleet: Path) -> None:
+    lines = run("plan", "clients.csv", "-k", 7).stdout.splitlines()
+    tables = [line for line in lines if re.match(r"\s*(K|\d+) ", line)]
+    assert len(tables) == 3 * (1 + len(usual_ks(60, 7)))
+    assert max(map(len, tables)) <= 80
+
+
 def test_the_best_k_is_the_least_of_the_table(fleet: Path) -> None:
     outcome = run("plan", "clients.csv", "-k", 7)
     best = min(library_rows("clients.csv", 7, usual_ks(60, 7)), key=lambda row: row.relative_time)

@@ -147,8 +147,9 @@ def _by_k(
     best: Prediction | None = None,
 ) -> Table:
     schemes = list(dict.fromkeys(row.scheme for row in rows))
-    table = new_table(title, "K", *schemes)
+    table = new_table(title, "K", *(name.replace("-", "-\n") for name in schemes))
     table.columns[0].justify = "right"
+    table.padding = (0, 1, 0, 0)  # for 80 columns
     texts = {
         (row.k, row.scheme): f"[bold]{text(row)} *[/bold]" if row is best else text(row)
         for row in rows
