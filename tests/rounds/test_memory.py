@@ -34,6 +34,7 @@ def stepped(
     ones = np.ones(draw.clients.size)
     reply = Reply(draw.clients, updates[draw.clients], ones, ones)
     seen = Seen(start, more.get("rate", RATE), draw, reply, more.get("shares", SHARES))
+    seen = seen._replace(present=more.get("present"))
     found: tuple[FloatArray, Any] = server.apply(state, start, draw, reply, seen=seen)
     return found
 
@@ -64,6 +65,33 @@ def test_the_mean_over_all_draws_with_replacement_is_full_participation() -> Non
         draw = Draw(clients, counts * SHARES[clients] * N / 2)
         mean += stepped(Memory(), remembered(), start, draw, updates)[0] / N**2
     np.testing.assert_allclose(mean, start + SHARES @ updates, atol=1e-6)
+
+
+HERE = np.array([True, False, True, False, True])
+
+
+def mean_among_those_here(server: Any, updates: FloatArray) -> FloatArray:
+    """Return the mean step over all draws of one of those here, with 0 remembered of client 4."""
+    state = remembered()
+    state["updates"][0] = 0  # of client 4
+    shares, mean = HERE * SHARES / (HERE * SHARES).sum(), np.zeros(SIZE)
+    for client in np.flatnonzero(HERE):
+        draw = Draw(np.array([client]), np.array([3 * shares[client]]))
+        mean += stepped(server, state, np.zeros(SIZE), draw, updates, present=HERE)[0] / 3
+    return mean
+
+
+def test_with_clients_away_the_mean_is_that_of_all_who_are_there() -> None:
+    updates = np.random.default_rng(4).normal(size=(N, SIZE))
+    everybody_here = HERE * SHARES @ updates / (HERE * SHARES).sum()
+    np.testing.assert_allclose(mean_among_those_here(Memory(), updates), everybody_here, atol=1e-6)
+
+
+def test_published_servers_remember_those_away_too() -> None:
+    updates = np.random.default_rng(4).normal(size=(N, SIZE))
+    everybody_here = HERE * SHARES @ updates / (HERE * SHARES).sum()
+    remembers_all = mean_among_those_here(Memory(beta=0.6), updates)
+    assert np.abs(remembers_all - everybody_here).max() > 0.01
 
 
 def test_where_updates_do_not_change_memory_takes_away_all_variance() -> None:
@@ -180,3 +208,12 @@ def test_a_rate_that_nobody_knows_is_taken_to_be_constant() -> None:
         how: dict[str, Any] = {"stop": Stop(rounds=12), "seeds": Seeds(0), "server": Memory()}
         models.append(train(fleet, fixed, schedule=constant(rate), **how).state.parameters)
     np.testing.assert_allclose(models[0], models[1], rtol=1e-5)
+
+
+def test_rounds_go_as_far_where_half_of_the_clients_are_away() -> None:
+    fleet = Fleet(samples=np.ones(4), there=lambda _tasks: [True, False, True, False])
+    fixed = Fixed(WithReplacement(np.full(4, 1 / 4), 2, np.full(4, 1 / 4)))
+    how: dict[str, Any] = {"stop": Stop(rounds=40), "seeds": Seeds(0), "server": Memory()}
+    model = train(fleet, fixed, schedule=constant(0.1), **how).state.parameters
+    np.testing.assert_allclose(model.sum(), 40)  # everybody's update adds 1
+    np.testing.assert_allclose(model[[1, 3]], 0)

@@ -21,7 +21,7 @@ from fedpace.rounds.memory import Memory
 from fedpace.rounds.rows import Row
 from fedpace.rounds.run import train
 from fedpace.rounds.sampler import Known, Plan
-from fedpace.rounds.schedules import inverse
+from fedpace.rounds.schedules import constant, inverse
 from fedpace.rounds.seen import Seen
 from fedpace.rounds.simulator import SimulatedClock
 from fedpace.rounds.stale import FedAsync, FedBuff
@@ -414,6 +414,21 @@ def test_fedasync_mixes_the_clients_model_in() -> None:
         mixed = (1 - alpha) * seen.parameters + alpha * (seen.models[0] + seen.reply.updates[0])
         expected = outcome.state.parameters if after is None else after.parameters
         np.testing.assert_allclose(mixed, expected, atol=1e-12)
+
+
+class Halved(Counters):
+    """Every second client is away."""
+
+    def present(self, round_index: int, seconds: float) -> Presence:
+        return Presence(np.arange(6) % 2 == 0)
+
+
+def test_with_memory_steps_go_as_far_where_half_of_the_clients_are_away() -> None:
+    alike = np.full(6, 1 / 6)
+    backend, design = Halved(alike, Steady(np.ones(6))), InTurn(alike, alike, 2)
+    how = {"at_once": 2, "buffer": 1, "server": Memory(), "schedule": constant(0.1)}
+    model = streamed(backend, design, **how, stop=Stop(rounds=60)).state.parameters
+    assert model[0] == pytest.approx(60, rel=0.02)  # everybody's update adds 1
 
 
 class Buffers(Fixed):

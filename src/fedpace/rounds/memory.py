@@ -48,9 +48,11 @@ class Memory:
     For every β that depends on the past only, this has the mean of the plain average, as
     E[weights_i] = p_i; its variance is that of the residuals Δ_i/η − β h_i. β is the regression
     of updates on what was remembered, between 0 and 1, with old rounds forgotten: where memory
-    does not help it fades by itself. Of clients that are away, what is remembered counts.
+    does not help it fades by itself. Where clients are away, p_i is over the sum of those present,
+    as in their weights, and 0 of the others: else steps were shorter by the share of those away.
 
-    FedVARP and FedStale with importance weights [Jhunjhunwala22; Rodio24]; there β is 1, or given.
+    FedVARP and FedStale with importance weights [Jhunjhunwala22; Rodio24]; there β is 1, or given,
+    and what is remembered of clients that are away counts too.
 
     Parameters
     ----------
@@ -93,7 +95,8 @@ class Memory:
         beta = self._beta(state)
         step = draw.weights @ (latest - beta * before)
         if beta:
-            shares = seen.weights[state["clients"]]
+            clients = state["clients"]
+            shares = seen.shares(clients) if self.beta is None else seen.weights[clients]
             step += beta * (shares.astype(np.float32) @ state["updates"])
         return parameters + seen.learning_rate * step, self._kept(state, seen, before, latest)
 

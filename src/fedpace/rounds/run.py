@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError, nearest
@@ -42,6 +43,7 @@ class _Drawn(NamedTuple):
     why: str
     task: Task
     probing: Probing
+    present: NDArray[np.bool_] | None
 
 
 class Run(Training):
@@ -97,7 +99,9 @@ class Run(Training):
             losses=getattr(self.sampler, "reads_losses", False),
         )
         expected = self._expected_seconds(plan, known)
-        self._drawn = _Drawn(draw, expected, presence.waited, plan.why, task, probing)
+        self._drawn = _Drawn(
+            draw, expected, presence.waited, plan.why, task, probing, presence.clients
+        )
         return task
 
     def complete(self, reply: Reply) -> Row:
@@ -120,6 +124,7 @@ class Run(Training):
                 weights=self.backend.weights,
                 learning_rate=drawn.task.learning_rate,
                 shown=hasattr(self.sampler, "see"),
+                present=drawn.present,
                 corrected=not getattr(self.sampler, "biased", False),
             )
             self._show(seen._replace(probes=drawn.probing.probes, times=self.backend.usual_times))

@@ -34,7 +34,7 @@ class Seen(NamedTuple):
     `weights` are p_i of all clients. `residuals` are what the server weighted, one row each and
     over the learning rate: the updates, less what it expected of each where it has a memory.
     `probes` are what clients were asked for before the draw, and `times` are t_i where they are
-    known beforehand.
+    known beforehand. `present` says who could be drawn, None for all.
 
     In a round all began with `parameters`, at the `learning_rate`. Without a barrier these are the
     server's as it takes the step, after `version` steps, and `started` says what each reply began
@@ -51,6 +51,16 @@ class Seen(NamedTuple):
     version: int = 0
     probes: Sequence[Probe] = ()
     times: FloatArray | None = None
+    present: NDArray[np.bool_] | None = None
+
+    def shares(self, clients: IntArray) -> FloatArray:
+        """Return p_i of these clients over the sum of those present; 0 of one that is away."""
+        if self.present is None or self.present.all():
+            return self.weights[clients]
+        here = np.zeros(self.weights.size)
+        here[: self.present.size] = self.present * self.weights[: self.present.size]
+        shares: FloatArray = here[clients] / here.sum()
+        return shares
 
     @property
     def rates(self) -> FloatArray:

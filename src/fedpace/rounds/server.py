@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Protocol, TypedDict, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
@@ -158,6 +159,7 @@ def applied(
     learning_rate: float,
     shown: bool = False,
     started: Started | None = None,
+    present: NDArray[np.bool_] | None = None,
     corrected: bool = True,
 ) -> tuple[State, Seen]:
     """Let the server make the next model; return the state after it, and what was seen.
@@ -167,14 +169,14 @@ def applied(
     the chance that it answers as estimated from *earlier* rounds, (answers + 1) / (draws + 1) and
     at least 0.2. If answering is independent of what the update says, and π_i right, the aggregate
     is unbiased: see docs/method.md. If nobody answers the model stays as it is. `weights` are p_i
-    of all clients. Residuals are made only where they are to be `shown` to a sampler. Unless
-    weights are to be `corrected`, π_i is taken to be 1.
+    of all clients, and `present` says who could be drawn. Residuals are made only where they are to
+    be `shown` to a sampler. Unless weights are to be `corrected`, π_i is taken to be 1.
     """
     draws, answers = _grown(state.asked, weights.size), _grown(state.answered, weights.size)
     chances = (answers[came.clients] + 1) / (draws[came.clients] + 1) if corrected else 1.0
     used = Draw(came.clients, came.weights / np.maximum(chances, LEAST_CHANCE))
     seen = Seen(state.parameters, usable(learning_rate), used, reply, weights)
-    seen = seen._replace(started=started, version=state.round)
+    seen = seen._replace(started=started, version=state.round, present=present)
     if reply.clients.size:
         if hasattr(server, "weigh"):
             seen = seen._replace(draw=used._replace(weights=server.weigh(seen)))

@@ -86,6 +86,7 @@ class Stream(Training):
         self._late: dict[int, _Sent] = {}
         self._arrived: list[_Back] = []
         self._waited = 0.0
+        self._here: NDArray[np.bool_] | None = None  # those present at the latest task
         self._plan: Plan | None = None
         self._expected: tuple[object, float] = (None, math.nan)
         self._made: tuple[Any, Any] = (None, None)
@@ -174,6 +175,7 @@ class Stream(Training):
             return None
         state, rate = self.state, self._schedule(self.state.round)
         client, weight, owed = turned(design, state.owed, free, self._rng)
+        self._here = self._present(known)
         weight *= self._factor(design, known)
         sent = _Sent(client, state.round, state.parameters, rate, weight, self._clock)
         self._at_work[client] = sent
@@ -189,13 +191,19 @@ class Stream(Training):
             losses=getattr(self.sampler, "reads_losses", False),
         )
 
-    def _factor(self, design: Dispatch, known: Known) -> float:
-        """Return what makes weights as if p and f were divided by their sums over those present."""
+    def _present(self, known: Known) -> NDArray[np.bool_] | None:
+        """Return who is there, free or at work; None for all."""
         if known.present is None:
-            return 1.0
+            return None
         here = known.present.copy()
         here[[*self._at_work]] = True
-        here = here[: design.n]
+        return here
+
+    def _factor(self, design: Dispatch, known: Known) -> float:
+        """Return what makes weights as if p and f were divided by their sums over those present."""
+        if self._here is None:
+            return 1.0
+        here = self._here[: design.n]
         if here.all():
             return 1.0
         return float(design.q[here].sum() / known.weights[: design.n][here].sum())
@@ -260,6 +268,7 @@ class Stream(Training):
                 [sent.model for sent in came],
                 np.array([sent.version for sent in came], dtype=np.int64),
             ),
+            present=self._here,
         )
         self.state = self.state._replace(seconds=self._clock)
         self._show(seen)
