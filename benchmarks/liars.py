@@ -7,6 +7,7 @@ mean seconds of a round after the 30th, each the mean over seeds.
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/liars.py --seeds 5
     OPENBLAS_NUM_THREADS=1 python benchmarks/liars.py --servers clip,trimmed,krum --lies honest,-10
+    OPENBLAS_NUM_THREADS=1 python benchmarks/liars.py --lies honest,samples --most-samples 8
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tables import print_table
 
 from fedpace import Seeds, Simulator, Stop, WarmUp, sampler_for, train
 from fedpace.checks import FloatArray
-from fedpace.remote.roster import Roster
+from fedpace.remote import roster
 from fedpace.remote.screening import BadReplyError, Border, Said
 from fedpace.rounds.backend import Evaluation, Reply, Task
 from fedpace.rounds.limits import LARGEST_SHARE
@@ -85,7 +86,7 @@ class Remote(Simulator):
         self._border, self._answered = Border(), 0
         claims = {str(i): int(size) for i, size in enumerate(sizes)}
         claims[str(self.liar)] *= lie.samples
-        self._claimed = Roster(samples=claims).weights
+        self._claimed = roster.Roster(samples=claims).weights
         return self
 
     @property
@@ -175,10 +176,14 @@ def run(scheme: str, lie: Lie, seed: int, server: str) -> Found:
 def main() -> None:
     parser = ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--most-samples", type=float, default=roster.MOST_SAMPLES)
     parser.add_argument("--schemes", default=",".join(SCHEMES))
     parser.add_argument("--servers", default="auto")
     parser.add_argument("--lies", default="", help="those whose names hold one of these words")
     options = parser.parse_args()
+    roster.MOST_SAMPLES = options.most_samples
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
     for scheme in options.schemes.split(","):
         for server in options.servers.split(","):
             rows = []
@@ -187,7 +192,7 @@ def main() -> None:
                     continue
                 if scheme == "pace" and lie.refresh is None:
                     continue
-                found = [run(scheme, lie, seed, server) for seed in range(options.seeds)]
+                found = [run(scheme, lie, seed, server) for seed in seeds]
                 share, loss, seconds = np.mean(found, axis=0)
                 rows.append((lie.name, f"{100 * share:.0f} %", f"{loss:.3f}", f"{seconds:.2f}"))
             print(f"\n{scheme}, server {server}")

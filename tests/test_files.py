@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedpace import InputError
-from fedpace.files import writable, write_text, write_whole
+from fedpace.files import writable, write_text, write_through, write_whole
 
 
 def test_text_is_written_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -96,6 +96,15 @@ def test_a_link_stays_a_link_and_its_target_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_link_in_place_of_the_temporary_file_is_not_followed(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("of somebody else")
+    (tmp_path / ".run.npz.part").symlink_to(other)
+    write_through(tmp_path / "run.npz", b"a run")
+    assert (tmp_path / "run.npz").read_bytes() == b"a run"
+    assert other.read_text() == "of somebody else"
+
+
 def test_what_is_not_an_ordinary_file_is_refused_and_kept(tmp_path: Path) -> None:
     # A device such as /dev/stdout would be replaced by an ordinary file, for the whole system.
     pipe = tmp_path / "pipe"

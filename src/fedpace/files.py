@@ -95,7 +95,8 @@ def write_through(path: Path, *contents: bytes, temporary: Path | None = None) -
     """
     temporary = path.with_name(f".{path.name}.part") if temporary is None else temporary
     try:
-        with temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)  # a link would be followed
+        with temporary.open("xb") as file:
             file.writelines(contents)
             file.flush()
             os.fsync(file.fileno())
@@ -141,10 +142,12 @@ def held(path: Path, what: str) -> Iterator[None]:
         return
     while True:
         try:
-            file = path.open("a+", encoding="utf-8")
+            # Not through a link: the file that it leads to would be emptied.
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
         except OSError as error:
-            problem = f"cannot be written: {error.strerror}"
-            raise InputError(f"{path}: {problem}; choose another") from None
+            problem = "is a link" if path.is_symlink() else f"cannot be written: {error.strerror}"
+            raise InputError(f"{path}: {problem}; remove it, or choose another place") from None
+        file = open(handle, "a+", encoding="utf-8")  # noqa: SIM115 - closed below, on every way
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -76,6 +76,16 @@ def test_a_reply_that_raises_what_nobody_thought_of_is_a_missing_one(
     assert drawn(strategy, "refused") == {BAD}
 
 
+@pytest.mark.parametrize("name", ["train_loss", "num-examples", "eval_loss"])
+def test_a_metric_of_four_hundred_digits_ends_no_run(name: str) -> None:
+    def change(reply: Message) -> None:
+        for record in reply.content.metric_records.values():
+            record[name] = 10**400
+
+    strategy = trained(grid_with(change=of_the_bad(change)), scheme="uniform", k=8)
+    assert BAD in drawn(strategy, "clients") | drawn(strategy, "refused")
+
+
 def test_a_client_cannot_forge_lines_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     app = client_app()
 

@@ -113,18 +113,20 @@ def test_what_expires_soon_is_made_anew_by_the_same_authority(tmp_path: Path) ->
 
 
 def test_what_cannot_be_used_is_made_anew(folder: Path, tmp_path: Path) -> None:
-    names = [f"device-0{number}" for number in range(4)]
+    names = [f"device-0{number}" for number in range(6)]
     make_certificates(tmp_path, names, ["10.1.2.1"])
     (tmp_path / "device-00.pem").write_text("nothing")
     (tmp_path / "device-01-key.pem").write_bytes((tmp_path / "device-02-key.pem").read_bytes())
     (tmp_path / "device-02-key.pem").unlink()
     for end in (".pem", "-key.pem"):
         (tmp_path / f"device-03{end}").write_bytes((folder / f"device-00{end}").read_bytes())
+        (tmp_path / f"device-05{end}").write_bytes((tmp_path / f"server{end}").read_bytes())
     assert make_certificates(tmp_path, names, ["10.1.2.1"]) == {
         "device-00": "it cannot be read",
         "device-01": "its key is another's",
         "device-02": "",
         "device-03": "another authority signed it",
+        "device-05": "it is for another name",
     }
     for name in names:
         tls = client_context(tmp_path, name)
@@ -164,6 +166,29 @@ def test_a_key_is_not_overwritten_by_a_certificate_nor_the_other_way_round(tmp_p
         make_certificates(tmp_path, ["attic"], ["10.1.2.1"])
     assert not (tmp_path / "attic.pem").exists()
     assert key.read_bytes() == before
+
+
+def test_an_authority_that_lost_its_certificate_keeps_its_key(tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["device-00"], ["10.1.2.1"])
+    certificate, key = tmp_path / "ca.pem", tmp_path / "ca-key.pem"
+    before = key.read_bytes()
+    certificate.unlink()
+    with pytest.raises(InputError, match=r"ca-key.pem: .* is not overwritten; bring ca.pem back"):
+        make_certificates(tmp_path, ["device-00"], ["10.1.2.1"])
+    assert key.read_bytes() == before
+
+
+def test_links_in_the_folder_are_not_followed(tmp_path: Path) -> None:
+    folder, other = tmp_path / "certs", tmp_path / "other"
+    folder.mkdir()
+    other.write_text("of somebody else")
+    for name in (".attic.pem.part", "attic-key.pem"):
+        (folder / name).symlink_to(other)
+    make_certificates(folder, ["attic"], ["10.1.2.1"])
+    (folder / ".lock").symlink_to(other)
+    with pytest.raises(InputError, match=r"\.lock: is a link; remove it, or choose another place"):
+        make_certificates(folder, ["attic"], ["10.1.2.1"])
+    assert other.read_text() == "of somebody else"
 
 
 def test_of_two_at_once_one_makes_all_and_the_other_says_who_does(tmp_path: Path) -> None:

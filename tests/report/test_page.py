@@ -175,6 +175,18 @@ def test_a_run_that_diverged_is_drawn_as_far_as_it_goes(tmp_path: Path) -> None:
     assert (losses[0], losses[-1]) == (2.0, None)
 
 
+def test_absurd_numbers_of_a_run_file_are_shown_somehow(tmp_path: Path) -> None:
+    lines = [("train", i, 1e308, 1e308, 0.1) for i in range(3)]
+    run = made_run(small_study(tmp_path), "uniform", 0, lines)
+    drawn: dict[str, Any] = {
+        "clients": np.array([0]), "client_seconds": np.ones(1), "grad_norms": np.ones(1),
+    }  # fmt: skip
+    rows = [row._replace(weights=np.ones(1), **drawn) for row in run.history.rows]
+    run = replace(run, history=History(rows))
+    text = page([summarise(setups_of([run])[0])], [], runs_in=tmp_path, files_in=tmp_path)
+    assert "</html>" in text
+
+
 def test_without_plotly_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     summary = summarise(setups_of([made_run(small_study(tmp_path), "full", 0, [START])])[0])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from fedpace.rounds.rows import LISTS, SCALARS, Row, joined_rows, packed_rows, unpacked_rows
 
@@ -84,6 +85,30 @@ def test_tiers_and_reasons_come_back_and_files_from_before_have_none() -> None:
 def test_a_column_that_this_version_does_not_know_is_left_out() -> None:
     arrays = packed_rows([row([1, 2])]) | {"mood": np.array([1.0])}
     assert_same_rows(unpacked_rows(arrays), [row([1, 2])])
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("loss", np.array(["<img>", "<img>"])),
+        ("phase", np.array(["train", "\ud800"])),
+        ("tier", np.array([b"1", b"1"])),
+        ("round", np.array([0, -1])),
+        ("seconds", np.zeros(1)),
+        ("seconds", np.zeros((2, 2))),
+        ("clients", np.array([1, 2, -3])),
+        ("clients", np.array(["1", "2", "3"])),
+        ("client_seconds", np.ones(2)),
+        ("offsets", np.array([0, 5, 3])),
+        ("offsets", np.array([0, 3])),
+        ("offsets", np.array([0, 2**40, 2**40])),
+    ],
+)
+def test_arrays_that_no_rows_were_packed_into_are_refused(name: str, array: NDArray[Any]) -> None:
+    arrays = packed_rows([row([1, 2]), row([3])])
+    assert len(unpacked_rows(arrays)) == 2
+    with pytest.raises(ValueError, match=r"has|is negative|surrogates"):
+        unpacked_rows(arrays | {name: array})
 
 
 def test_rows_in_which_nobody_answered_come_back() -> None:

@@ -1,12 +1,15 @@
 """Runs on disk: whole or absent, and damage of any kind is seen."""
 
 import hashlib
+import io
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -200,6 +203,32 @@ def test_every_flipped_byte_is_detected(saved: Path) -> None:
         )
         with pytest.raises(DamagedRunError):
             store.load(saved)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda about, _: about["identity"].__setitem__(2, {"scheme": "uniform"}),
+        lambda about, _: about["identity"].__setitem__(3, "0"),
+        lambda about, _: about["study"].__setitem__("title", "\ud800"),
+        lambda _, arrays: arrays.__setitem__("clients", arrays["clients"] + 2**40),
+        lambda _, arrays: arrays.__setitem__("loss", arrays["loss"].astype(str)),
+    ],
+)
+def test_a_crafted_run_with_the_right_checksum_is_one_line(
+    saved: Path, change: Callable[[Any, Any], object]
+) -> None:
+    with np.load(saved) as file:
+        arrays = dict(file)
+    about = json.loads(str(arrays["about"]))
+    change(about, arrays)
+    key = hashlib.sha256(json.dumps(about["identity"], sort_keys=True).encode()).hexdigest()[:20]
+    buffer = io.BytesIO()
+    np.savez(buffer, **(arrays | {"about": np.array(json.dumps(about))}))
+    named(saved.parent, key, buffer.getvalue())
+    crafted = next(path for path in saved.parent.glob(f"{key}-*.npz") if path != saved)
+    with pytest.raises(DamagedRunError, match="cannot be read as a run"):
+        Store(saved.parent.parent).load(crafted)
 
 
 def test_a_file_that_is_gone_counts_as_damaged(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Flower's records as one vector of numbers, and back."""
 
+import math
 from collections.abc import Iterable
 from statistics import median_low
 from typing import Any, Self
@@ -90,7 +91,7 @@ def mean_metrics(
     for name in metrics[0]:
         values = [each.get(name) for each in metrics]
         if name != weighted_by and all(isinstance(value, (int, float)) for value in values):
-            numbers, counted = np.array(values, dtype=np.float64), weights
+            numbers, counted = np.array([_number(value) for value in values]), weights
             if judged:
                 numbers, counted = _judged(name, numbers, weights)
             mean[name] = float(numbers @ (counted / counted.sum()))
@@ -125,9 +126,17 @@ def _judged(name: str, values: FloatArray, weights: FloatArray) -> tuple[FloatAr
     return bounded, weights
 
 
+def _number(value: object) -> float:
+    """Return a metric as a number; an integer of hundreds of digits is none."""
+    try:
+        return float(value) if isinstance(value, (int, float)) else math.nan
+    except OverflowError:
+        return math.nan
+
+
 def _weight(value: object) -> float:
-    fine = isinstance(value, (int, float)) and np.isfinite(value) and value > 0
-    return float(value) if fine else 1.0  # type: ignore[arg-type]
+    number = _number(value)
+    return number if 0 < number < math.inf else 1.0
 
 
 def metric_named(records: Iterable[MetricRecord], word: str) -> float:
@@ -140,7 +149,6 @@ def metric_named(records: Iterable[MetricRecord], word: str) -> float:
     """
     for record in records:
         for name in (word, *(name for name in record if word in name.lower())):
-            value = record.get(name)
-            if isinstance(value, (int, float)) and not np.isnan(value):
-                return float(value)
-    return float("nan")
+            if not math.isnan(value := _number(record.get(name))):
+                return value
+    return math.nan

@@ -60,9 +60,15 @@ def renewed_authority(authority: Signed, days: int) -> Signed:
 
 
 def objection(
-    certificate: bytes, key: bytes, authority: Signed, *, hosts: Sequence[str], days: int
+    name: str,
+    certificate: bytes,
+    key: bytes,
+    authority: Signed,
+    *,
+    hosts: Sequence[str],
+    days: int,
 ) -> str:
-    """Return why a certificate is of no use, or soon will be; empty if it is fine."""
+    """Return why a certificate of that name is of no use, or soon will be; empty if it is fine."""
     try:
         found = x509.load_pem_x509_certificate(certificate)
         private = load_pem_private_key(key, None)
@@ -74,6 +80,8 @@ def objection(
         found.verify_directly_issued_by(authority.certificate)
     except (ValueError, TypeError, InvalidSignature):
         return "another authority signed it"
+    if [each.value for each in found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)] != [name]:
+        return "it is for another name"
     known = hosts_of(certificate)
     if missing := [host for host in hosts if str(_host(host).value) not in known]:
         return f"it did not hold for {missing[0]}"

@@ -83,6 +83,11 @@ def _authority(folder: Path, days: int, signed: dict[str, str]) -> Signed:
     from fedpace.network.authority import expiry, new_authority, read_authority, renewed_authority
 
     if not (folder / f"{AUTHORITY}.pem").exists():
+        if (key := folder / f"{AUTHORITY}{KEY}.pem").exists():
+            raise InputError(
+                f"{key}: is the key of an authority whose {AUTHORITY}.pem is missing, and is not "
+                f"overwritten; bring {AUTHORITY}.pem back, or choose another --out"
+            )
         made = new_authority(days)
         _write(folder, AUTHORITY, made)
         return made
@@ -115,7 +120,7 @@ def _objection(
             f"{folder}: the certificate of '{name}' cannot be read: {error.strerror}; choose "
             "another --out"
         ) from None
-    return objection(certificate, key, authority, hosts=hosts, days=days) or None
+    return objection(name, certificate, key, authority, hosts=hosts, days=days) or None
 
 
 def _bytes(folder: Path, name: str) -> tuple[bytes, bytes]:

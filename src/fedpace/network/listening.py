@@ -22,6 +22,9 @@ from fedpace.network.wire import METHOD, PLAIN_MESSAGES
 MORE, LEAST_MORE = 256, 8
 # Files that the rest of the program may need at the same time.
 OTHER_FILES = 64
+# Bytes that are read from a connection at a time, and that each keeps ready for the next read: gRPC
+# would make it as many as a whole update has.
+READ = 16 << 10
 # A device may ask for signs of life so often, in milliseconds; more often is a flood.
 PINGS_APART = 10_000
 # Seconds that devices are given to read the goodbye.
@@ -64,6 +67,7 @@ async def listen(
         ("grpc.max_allowed_incoming_connections", devices + _allowed_more(devices)),
         ("grpc.max_concurrent_streams", 1),
         ("grpc.max_metadata_size", 8 << 10),
+        ("grpc.experimental.tcp_max_read_buffer_size", READ),
         ("grpc.server_handshake_timeout_ms", int(1000 * HELLO)),
         ("grpc.max_connection_idle_ms", int(1000 * HELLO)),  # without a call
         ("grpc.keepalive_time_ms", int(1000 * heartbeat)),

@@ -10,7 +10,7 @@ import numpy as np
 from fedpace.checks import FloatArray
 
 # Times the mean of all who hold less that a client's count weighs for at most, where only the
-# client says it. In the paper's setups the largest client holds eleven times the mean.
+# client says it. In the data that the paper's setups fix, the largest holds eleven times the mean.
 MOST_SAMPLES = 12.0
 
 

@@ -50,6 +50,8 @@ PALE = 0.6
 # Beside what is shown, a logarithmic axis has this part of it left, or at least this factor:
 # values that differ by rounding only are not pulled apart.
 MARGIN, LEAST_MARGIN = 0.05, 1.1
+# What a logarithmic axis shows; with room around them, numbers beyond would be none.
+SMALLEST, LARGEST = 1e-280, 1e280
 # Digits at which it has numbers, the finest for which there is room.
 DIGITS: tuple[tuple[float, ...], ...] = ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1,))
 
@@ -211,7 +213,7 @@ def log_axis(title: str, values: Iterable[float], *, most: int = 8) -> Axis:
     ['0.02', '0.03', '0.05']
     """
     every = np.fromiter(values, dtype=np.float64)
-    fine = every[np.isfinite(every) & (every > 0)]
+    fine = every[(every > SMALLEST) & (every < LARGEST)]
     if not fine.size:
         return Axis(title, log=True)
     low, high = float(fine.min()), float(fine.max())

@@ -117,7 +117,8 @@ class Timeline(NamedTuple):
         return [span for span in self.tiers if self._part(span) >= LEAST_NUMBERED]
 
     def _part(self, span: Stage | TierSpan) -> float:
-        return (span.end - span.start) / (self.stages[-1].end - self.stages[0].start)
+        whole = self.stages[-1].end - self.stages[0].start
+        return (span.end - span.start) / whole if whole > 0 else 0.0
 
 
 def client_labels(shown: Timeline, most: int) -> tuple[list[float], list[str]]:

@@ -111,6 +111,9 @@ _TYPES = get_type_hints(Row)
 LISTS = tuple(name for name in Row._fields if _TYPES[name] in (FloatArray, IntArray))
 SCALARS = tuple(name for name in Row._fields if name not in LISTS)
 NUMBERS = (*SCALARS, "grad_spread")
+# Those that hold clients, and others that are no negative numbers.
+CLIENTS = ("clients", "missing", "refused", "left_out")
+NATURAL = ("round", *CLIENTS)
 
 
 def packed_rows(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
@@ -164,8 +167,14 @@ def _offsets(name: str, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
 
 
 def unpacked_rows(arrays: Mapping[str, NDArray[Any]]) -> list[Row]:
-    """Return the rows again; a column that the file does not know has its default."""
+    """Return the rows again; a column that the file does not know has its default.
+
+    Raises ValueError for arrays that no rows were packed into.
+    """
     count = len(arrays["phase"])
+    for name in Row._fields:
+        if name in arrays:
+            _check_column(name, arrays, count)
     scalars = {name: arrays[name].tolist() for name in SCALARS if name in arrays}
     columns: dict[str, list[Any]] = scalars | {
         name: np.split(arrays[name], arrays.get(f"{name}-offsets", arrays["offsets"])[1:-1])
@@ -173,6 +182,25 @@ def unpacked_rows(arrays: Mapping[str, NDArray[Any]]) -> list[Row]:
         if name in arrays
     }
     return [Row(**{name: column[i] for name, column in columns.items()}) for i in range(count)]
+
+
+def _check_column(name: str, arrays: Mapping[str, NDArray[Any]], count: int) -> None:
+    """Refuse a column of another type or length: files may come from anyone."""
+    column, kind = arrays[name], _TYPES[name]
+    texts, numbers = kind is str, "iu" if kind is IntArray else "iuf"
+    if column.ndim != 1 or (column.size and column.dtype.kind not in ("U" if texts else numbers)):
+        raise ValueError(f"{name} has type {column.dtype} and shape {column.shape}")
+    if texts:
+        "".join(column.tolist()).encode()  # or it cannot be written anywhere
+    if name in NATURAL and (column < 0).any():
+        raise ValueError(f"{name} is negative")
+    if name in LISTS:
+        begins = arrays.get(f"{name}-offsets", arrays["offsets"])
+        ends = begins[0] == 0 and begins[-1] == len(column) and (np.diff(begins) >= 0).all()
+        if begins.shape != (count + 1,) or not ends:
+            raise ValueError(f"{name} has {len(column)} entries, and other offsets")
+    elif len(column) != count:
+        raise ValueError(f"{name} has {len(column)} entries for {count} rows")
 
 
 def sustained_loss(rows: Sequence[Row], row: Row) -> float:

@@ -22,7 +22,7 @@ from fedpace.estimation.ratio import RatioEstimate
 from fedpace.files import UNREADABLE, held, made_folder, write_through
 from fedpace.lookup import fingerprint
 from fedpace.profile import Profile
-from fedpace.rounds.rows import History, Row, packed_rows, unpacked_rows
+from fedpace.rounds.rows import CLIENTS, History, Row, packed_rows, unpacked_rows
 from fedpace.rounds.training import Outcome
 from fedpace.studies.study import OWN, Study
 
@@ -255,9 +255,15 @@ def _unpacked(contents: bytes, key: str) -> StoredRun:
     # What the file says, not what Study makes of it: later versions may know other fields.
     if key != _key(about["identity"]):
         raise ValueError("it holds another run than its name says")
+    json.dumps(about, ensure_ascii=False).encode()  # or it could not be written anywhere
     version, _, scheme, seed, _ = about["identity"]
+    if not (isinstance(scheme, str) and type(seed) is int and isinstance(version, str)):
+        raise ValueError(f"scheme, seed and version are no such: {about['identity']!r:.80}")
     columns = {name: arrays[f"profile_{name}"] for name in COLUMNS}
     ratio = about["notes"].get(RATIO)
+    last = max(arrays[name].max(initial=0) for name in CLIENTS if name in arrays)
+    if last >= columns["weights"].size:
+        raise ValueError(f"it holds client {last}, who is not in its profile")
     return StoredRun(
         study=Study.model_validate(about["study"]),
         scheme=scheme,
