@@ -71,27 +71,30 @@ HERE = np.array([True, False, True, False, True])
 
 
 def mean_among_those_here(server: Any, updates: FloatArray) -> FloatArray:
-    """Return the mean step over all draws of one of those here, with 0 remembered of client 4."""
-    state = remembered()
-    state["updates"][0] = 0  # of client 4
+    """Return the mean step over all draws of one of those here."""
     shares, mean = HERE * SHARES / (HERE * SHARES).sum(), np.zeros(SIZE)
     for client in np.flatnonzero(HERE):
         draw = Draw(np.array([client]), np.array([3 * shares[client]]))
-        mean += stepped(server, state, np.zeros(SIZE), draw, updates, present=HERE)[0] / 3
+        mean += stepped(server, remembered(), np.zeros(SIZE), draw, updates, present=HERE)[0] / 3
     return mean
 
 
-def test_with_clients_away_the_mean_is_that_of_all_who_are_there() -> None:
+def test_with_clients_away_the_mean_is_that_of_those_here_and_the_memory_of_the_others() -> None:
     updates = np.random.default_rng(4).normal(size=(N, SIZE))
-    everybody_here = HERE * SHARES @ updates / (HERE * SHARES).sum()
-    np.testing.assert_allclose(mean_among_those_here(Memory(), updates), everybody_here, atol=1e-6)
+    here = HERE * SHARES @ updates / (HERE * SHARES).sum()
+    memory = remembered()
+    of_client_1 = RATE * 0.6 * SHARES[1] * memory["updates"][-1]  # of client 3 there is none
+    expected = (1 - 0.6 * SHARES[1]) * here + of_client_1
+    np.testing.assert_allclose(mean_among_those_here(Memory(), updates), expected, atol=1e-6)
 
 
-def test_published_servers_remember_those_away_too() -> None:
+def test_published_servers_count_what_is_remembered_whoever_is_there() -> None:
     updates = np.random.default_rng(4).normal(size=(N, SIZE))
-    everybody_here = HERE * SHARES @ updates / (HERE * SHARES).sum()
-    remembers_all = mean_among_those_here(Memory(beta=0.6), updates)
-    assert np.abs(remembers_all - everybody_here).max() > 0.01
+    memory, shares = remembered(), HERE * SHARES / (HERE * SHARES).sum()
+    clients = memory["clients"]
+    kept = RATE * 0.6 * (SHARES - shares)[clients] @ memory["updates"]
+    found = mean_among_those_here(Memory(beta=0.6), updates)
+    np.testing.assert_allclose(found, shares @ updates + kept, atol=1e-6)
 
 
 def test_where_updates_do_not_change_memory_takes_away_all_variance() -> None:

@@ -48,11 +48,16 @@ class Memory:
     For every β that depends on the past only, this has the mean of the plain average, as
     E[weights_i] = p_i; its variance is that of the residuals Δ_i/η − β h_i. β is the regression
     of updates on what was remembered, between 0 and 1, with old rounds forgotten: where memory
-    does not help it fades by itself. Where clients are away, p_i is over the sum of those present,
-    as in their weights, and 0 of the others: else steps were shorter by the share of those away.
+    does not help it fades by itself.
+
+    Where clients are away, weights are over the sum P of p_i of those present, and so is p_i of
+    what is remembered of them. Of those who are away β p_i h_i counts, where something is
+    remembered, and all else for as much less, so that steps are as long as ever:
+
+        w ← w + η (β Σ_away p_i h_i + (1 − β Σ_away p_i) (β Σ_here p_i/P h_i + Σ_drawn …)).
 
     FedVARP and FedStale with importance weights [Jhunjhunwala22; Rodio24]; there β is 1, or given,
-    and what is remembered of clients that are away counts too.
+    and what is remembered counts for β p_i, whoever is there.
 
     Parameters
     ----------
@@ -95,10 +100,21 @@ class Memory:
         beta = self._beta(state)
         step = draw.weights @ (latest - beta * before)
         if beta:
-            clients = state["clients"]
-            shares = seen.shares(clients) if self.beta is None else seen.weights[clients]
-            step += beta * (shares.astype(np.float32) @ state["updates"])
+            step = self._with_memory(step, beta, state, seen)
         return parameters + seen.learning_rate * step, self._kept(state, seen, before, latest)
+
+    def _with_memory(
+        self, step: FloatArray, beta: float, state: Remembered, seen: Seen
+    ) -> FloatArray:
+        """Add what is remembered of all to a step by those drawn."""
+        clients = state["clients"]
+        shares = seen.weights[clients].astype(np.float64)
+        away = seen.is_away(clients)
+        if self.beta is None and seen.share_present < 1:
+            rest = 1 - beta * float(shares[away].sum())
+            shares[~away] *= rest / seen.share_present
+            step = rest * step
+        return step + beta * (shares.astype(np.float32) @ state["updates"])
 
     def _beta(self, state: Remembered) -> float:
         return _measured_beta(state) if self.beta is None else self.beta

@@ -53,14 +53,20 @@ class Seen(NamedTuple):
     times: FloatArray | None = None
     present: NDArray[np.bool_] | None = None
 
-    def shares(self, clients: IntArray) -> FloatArray:
-        """Return p_i of these clients over the sum of those present; 0 of one that is away."""
+    def is_away(self, clients: IntArray) -> NDArray[np.bool_]:
+        """Return which of these clients could not be drawn."""
+        if self.present is None:
+            return np.zeros(clients.size, dtype=np.bool_)
+        here = np.zeros(self.weights.size, dtype=np.bool_)
+        here[: self.present.size] = self.present
+        return ~here[clients]
+
+    @property
+    def share_present(self) -> float:
+        """The sum of p_i over those who could be drawn."""
         if self.present is None or self.present.all():
-            return self.weights[clients]
-        here = np.zeros(self.weights.size)
-        here[: self.present.size] = self.present * self.weights[: self.present.size]
-        shares: FloatArray = here[clients] / here.sum()
-        return shares
+            return 1.0
+        return float(self.weights[: self.present.size][self.present].sum())
 
     @property
     def rates(self) -> FloatArray:
