@@ -15,12 +15,11 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import t as student
 from tables import print_table
 
+from fedpace.report.intervals import mean_interval
+from fedpace.rounds.rows import SUSTAINED
 from fedpace.studies.store import Store
-
-LAST = 10
 
 
 def accuracies(folder: Path, scheme: str, seeds: int) -> dict[int, tuple[float, float]]:
@@ -28,7 +27,7 @@ def accuracies(folder: Path, scheme: str, seeds: int) -> dict[int, tuple[float, 
     found = {}
     for run in Store(folder).runs():
         if run.scheme == scheme and run.seed < seeds:
-            rows = [row for row in run.history.rows if row.evaluated][-LAST:]
+            rows = [row for row in run.history.rows if row.evaluated][-SUSTAINED:]
             means = np.nanmean([(row.accuracy, row.slow_accuracy) for row in rows], axis=0)
             found[run.seed] = (100 * float(means[0]), 100 * float(means[1]))
     return found
@@ -52,17 +51,12 @@ def main() -> int:
         )
         return 2
     pairs = np.array([[one[seed], other[seed]] for seed in seeds])
-    differences = pairs[:, 1] - pairs[:, 0]
-    error = differences.std(axis=0, ddof=1) / len(seeds) ** 0.5
-    half = student.ppf(0.975, len(seeds) - 1) * error
-    rows = [
-        [
-            who,
-            *(f"{mean:.1f}" for mean in pairs[:, :, at].mean(axis=0)),
-            f"{differences[:, at].mean():+.1f} ± {half[at]:.1f}",
-        ]
-        for at, who in enumerate(("all", "slowest fifth"))
-    ]
+    rows = []
+    for at, who in enumerate(("all", "slowest fifth")):
+        before, after = pairs[:, 0, at], pairs[:, 1, at]
+        gain = mean_interval(after - before)
+        difference = f"{gain.value:+.1f} ± {gain.high - gain.value:.1f}"
+        rows.append([who, f"{before.mean():.1f}", f"{after.mean():.1f}", difference])
     print_table([f"{len(seeds)} seeds", "before", "after", "difference"], rows)
     return 0
 

@@ -109,10 +109,11 @@ class Memory:
         """Add what is remembered of all to a step by those drawn."""
         clients = state["clients"]
         shares = seen.weights[clients].astype(np.float64)
-        away = seen.is_away(clients)
-        if self.beta is None and seen.share_present < 1:
+        here = seen.share_present if self.beta is None else 1.0
+        if here < 1:
+            away = seen.is_away(clients)
             rest = 1 - beta * float(shares[away].sum())
-            shares[~away] *= rest / seen.share_present
+            shares[~away] *= rest / here
             step = rest * step
         return step + beta * (shares.astype(np.float32) @ state["updates"])
 
