@@ -109,6 +109,24 @@ def test_every_buffer_of_updates_makes_a_step_at_the_rate_of_each_task() -> None
     assert seconds == sorted(seconds)
 
 
+@pytest.mark.parametrize(
+    ("buffer", "behind"),
+    [(1, [0, 1, 1, 2, 2, 3, 3, 3, 3]), (2, [0, 1, 1, 2, 2, 2, 2]), (6, [0, 1, 1, 1])],
+)
+def test_memory_counts_a_step_with_the_rate_of_half_the_age_of_its_updates(
+    buffer: int, behind: list[int]
+) -> None:
+    backend = Counters(P, Varying(LARGER, Seeds(0), noise=0.5))  # no two are back at once
+    how = settings(at_once=6, buffer=buffer, server=Memory(beta=0.0))
+    stream = Stream(backend, Fixed(InTurn(P, P, 6)), **how)
+    for r, lag in enumerate(behind):
+        before = stream.state.parameters
+        (row,) = next(rows for _ in range(9) if (rows := stream.go_on()))
+        rates = np.array([inverse(0.1)(version) for version in row.versions])
+        step = inverse(0.1)(r - lag) * (row.weights @ (1 / rates))
+        np.testing.assert_allclose(stream.state.parameters - before, step, rtol=1e-9)
+
+
 def test_equal_times_and_a_full_buffer_are_rounds() -> None:
     """Everyone at work, and all back at the same moment: full participation."""
     one = small_simulator(times=Steady(np.ones(6)))

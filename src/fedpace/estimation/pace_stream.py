@@ -19,7 +19,7 @@ from fedpace.estimation.learned import Learned, learn, nothing_learned, snapshot
 from fedpace.estimation.lessons import Lessons, taught, times_of
 from fedpace.estimation.norms import expected_norms
 from fedpace.estimation.solve import WARM_UP, LatestPlan
-from fedpace.estimation.stride import Tempo, after_step, first_tempo
+from fedpace.estimation.stride import Tempo, after_step, first_tempo, steps_at
 from fedpace.profile import Profile
 from fedpace.rounds.memory import Memory
 from fedpace.rounds.rows import Row
@@ -29,14 +29,10 @@ from fedpace.sampling.shares import bounded_shares, solve_shares
 from fedpace.sampling.solution import check_cap
 from fedpace.sampling.turns import InTurn
 
-# The fewest updates in a step at first; later single ones may do, as long as the loss bears them.
-FEWEST = 2
-# The part of those at work that make a step at first, and at most; four may always.
-FIRST_PART, LARGEST_PART, MANY_ENOUGH = 0.25, 0.5, 4
 # c is this part of what it is in rounds, within limits in units of S_0: noise is older here.
 PART_OF_LEAN, LIMITS = 0.1, (0.03, 0.3)
 # Cap on the weight of a completion, next to its weight under weighted sampling.
-MAX_WEIGHT = 2.0
+MAX_WEIGHT = 1.5
 
 
 class Basis(TypedDict):
@@ -118,14 +114,14 @@ class PaceStream:
             rate=math.nan,
             learned=nothing_learned(n),
             agreement=no_agreement(),
-            tempo=first_tempo(self.at_once / self._first_buffer),
+            tempo=first_tempo(1.0),
             basis=Basis(
                 norms=np.full(n, math.nan),
                 learned=nothing_learned(n),
                 c=math.nan,
                 length=math.nan,
                 pairs=0.0,
-                buffer=self._first_buffer,
+                buffer=self.at_once,
             ),
         )
 
@@ -139,7 +135,7 @@ class PaceStream:
 
     def observe(self, state: PaceStreamState, row: Row) -> PaceStreamState:
         """Learn times and how long steps may be; note what is known where a solution is due."""
-        state["tempo"] = after_step(state["tempo"], row, self._limits)
+        state["tempo"] = after_step(state["tempo"], row, self._limits, rate=state["rate"])
         if not row.round:
             return state
         state["learned"] = learn(state["learned"], row)
@@ -155,20 +151,16 @@ class PaceStream:
         basis = state["basis"]
         solve = self._weighted if self.phase(state) is WARM_UP else self._solved
         plan = self._latest.get(basis, known, lambda: solve(basis, known))
-        return plan._replace(buffer=self._buffer(state))
-
-    @property
-    def _first_buffer(self) -> int:
-        return max(round(FIRST_PART * self.at_once), min(FEWEST, self.at_once))
+        return plan._replace(buffer=self._buffer(state, known.rate))
 
     @property
     def _limits(self) -> tuple[float, float]:
         """Of C/B."""
-        most = min(max(LARGEST_PART * self.at_once, MANY_ENOUGH), self.at_once)
-        return self.at_once / most, float(self.at_once)
+        return 1.0, float(self.at_once)
 
-    def _buffer(self, state: PaceStreamState) -> int:
-        return self.buffer or max(round(self.at_once / state["tempo"]["steps"]), 1)
+    def _buffer(self, state: PaceStreamState, rate: float) -> int:
+        steps = steps_at(state["tempo"], rate, self._limits)
+        return self.buffer or max(round(self.at_once / steps), 1)
 
     def _weighted(self, basis: Basis, known: Known) -> Plan:
         times = _times(basis, known)
@@ -207,7 +199,7 @@ class PaceStream:
             c=measured.c,
             length=state["agreement"]["length"],
             pairs=measured.pairs,
-            buffer=self._buffer(state),
+            buffer=self._buffer(state, state["rate"]),
         )
 
 

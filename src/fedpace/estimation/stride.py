@@ -22,6 +22,10 @@ TOO_FAR, NEAR = 0.3, 0.05
 OF_FIRST = 1 / 3
 # What becomes of the steps then, per C updates.
 TEMPO_GROWTH = 1.5
+# C/B at least, where the rate does not fall and the loss has not risen; but two updates in a step.
+STEADY, FEWEST = 4.0, 2
+# Where the rate has fallen to less than this part, a rise of the loss is no reason for a cut.
+SAME_RATE = 0.9
 
 
 class Stride(TypedDict):
@@ -35,16 +39,21 @@ class Stride(TypedDict):
 class Tempo(TypedDict):
     """C/B: how many steps are made of C updates, as many as there are clients at work.
 
-    It is steered by the smoothed loss, the least of it since the latest cut, the first that was
-    evaluated, and the cuts so far. `updates` are those since the latest evaluated loss.
+    It is steered by the learning rate, that of the latest step and of the one with the least loss;
+    and by the smoothed loss, the least of it since the latest cut, the first that was evaluated,
+    and the cuts so far. `updates` are those since the latest evaluated loss, and `grown` is by how
+    much the rate has made `steps` grow since.
     """
 
     steps: float
+    rate: float
+    least_rate: float
     loss: float
     least: float
     first: float
     cuts: int
     updates: int
+    grown: float
 
 
 def first_stride(cap: float) -> Stride:
@@ -55,7 +64,17 @@ def first_stride(cap: float) -> Stride:
 def first_tempo(steps: float) -> Tempo:
     """Return the state before the first step."""
     unknown = math.nan
-    return Tempo(steps=steps, loss=unknown, least=unknown, first=unknown, cuts=0, updates=0)
+    return Tempo(
+        steps=steps,
+        rate=unknown,
+        least_rate=unknown,
+        loss=unknown,
+        least=unknown,
+        first=unknown,
+        cuts=0,
+        updates=0,
+        grown=1.0,
+    )
 
 
 def after_round(stride: Stride, row: Row, limits: tuple[float, float]) -> Stride:
@@ -78,32 +97,59 @@ def after_round(stride: Stride, row: Row, limits: tuple[float, float]) -> Stride
     return Stride(cap=_within(cap, limits), loss=row.loss, heaviest=0.0)
 
 
-def after_step(tempo: Tempo, row: Row, limits: tuple[float, float]) -> Tempo:
-    """Return the state after a step without a barrier: fewer updates a step while the loss falls.
+def steps_at(tempo: Tempo, rate: float, limits: tuple[float, float]) -> float:
+    """Return C/B for a step at this learning rate: more steps of fewer updates as the rate falls.
 
-    One step says little: with few updates the loss goes up and down, and still falls. So losses
-    are smoothed over about C updates. C/B is halved where the smoothed loss lies 0.3 of its least
-    above that, which then is forgotten; or of a third of the first loss, where that is more. It
-    grows only where the loss is at its least or near it, by 1.5 in C updates, after the first cut
-    by the root of that, and so on: where the learning rate does not fall, neither does the noise,
-    and steps must settle. `limits` are the least and the largest C/B; the largest is C.
+    The first step is made of all C, as they begin with the same model. C/B grows as the rate η
+    falls: η/B, what one update moves the model by, stays as it was until single updates make steps.
+    A rate that does not fall, or that nobody knows, is one that training bears all the time: then
+    C/B is at least 4, with two updates or more in a step, until the loss rises. `limits` are the
+    least and the largest C/B; the largest is C.
     """
+    steps, before = tempo["steps"], tempo["rate"]
+    if 0 < rate < before:
+        steps *= before / rate
+    elif not tempo["cuts"] and not (math.isnan(before) and rate > 0):
+        steps = max(steps, min(STEADY, limits[1] / FEWEST))
+    return _within(steps, limits)
+
+
+def after_step(tempo: Tempo, row: Row, limits: tuple[float, float], *, rate: float) -> Tempo:
+    """Return the state after a step without a barrier, at this learning rate: see `steps_at`.
+
+    The loss says how much more training bears. One step says little: with few updates the loss
+    goes up and down, and still falls. So losses are smoothed over about C updates. C/B grows where
+    the loss is at its least or near it, by 1.5 in C updates unless the rate has made it grow more,
+    after the first cut by the root of that, and so on: where the rate does not fall the noise does
+    not either, and steps must settle. C/B is halved where the smoothed loss lies 0.3 of its least
+    above that, which then is forgotten; or of a third of the first loss, where that is more; but
+    not where the rate has fallen by a tenth since, which will do.
+    """
+    known_rate = rate if rate > 0 else tempo["rate"]
+    steps = steps_at(tempo, rate, limits) if row.round else tempo["steps"]
+    grown = tempo["grown"] * steps / tempo["steps"]
     updates = tempo["updates"] + row.clients.size
+    after = Tempo(**{**tempo, "steps": steps, "rate": known_rate, "grown": grown})
     if not _is_known(row):
-        return Tempo(**{**tempo, "updates": updates})
-    steps, cuts, least = tempo["steps"], tempo["cuts"], tempo["least"]
+        return Tempo(**{**after, "updates": updates})
+    cuts, least = tempo["cuts"], tempo["least"]
     first = row.loss if math.isnan(tempo["first"]) else tempo["first"]
+    after = Tempo(**{**after, "first": first, "updates": 0, "grown": 1.0})
     if not math.isfinite(least):
-        return Tempo(**{**tempo, "loss": row.loss, "least": row.loss, "first": first, "updates": 0})
+        return Tempo(**{**after, "loss": row.loss, "least": row.loss, "least_rate": known_rate})
     part = min(max(updates, 1) / limits[1], 1.0)
     loss = tempo["loss"] + part * (row.loss - tempo["loss"])
     size = max(abs(least), OF_FIRST * abs(first))
-    if loss - least > TOO_FAR * size:
-        steps, cuts, least = CUT * steps, cuts + 1, loss
+    fallen = known_rate < SAME_RATE * tempo["least_rate"]
+    too_far = loss - least > TOO_FAR * size and not fallen
+    if too_far:
+        steps, cuts = CUT * steps, cuts + 1
     elif loss - least <= NEAR * size:
-        steps *= TEMPO_GROWTH ** (part / (1 + cuts))
-    steps, least = _within(steps, limits), min(least, loss)
-    return Tempo(steps=steps, loss=loss, least=least, first=first, cuts=cuts, updates=0)
+        steps *= max(TEMPO_GROWTH ** (part / (1 + cuts)) / grown, 1.0)
+    after = Tempo(**{**after, "steps": _within(steps, limits), "loss": loss, "cuts": cuts})
+    if too_far or loss < least:
+        after = Tempo(**{**after, "least": loss, "least_rate": known_rate})
+    return after
 
 
 def _is_known(row: Row) -> bool:

@@ -41,9 +41,9 @@ class Memory:
 
         w ← w + η (β Σ_i p_i h_i + Σ_drawn weights_i (Δ_i/η − β h_i)).
 
-    Without a barrier Δ_i is over the rate that it was made with, and still counts with η, that of
-    the step which it enters: else slow clients, whose updates are old, would count for more
-    where the rate falls.
+    Without a barrier Δ_i is over the rate that it was made with, and all of a step count with the
+    same η: else slow clients, whose updates are old, would count for more where the rate falls. It
+    is the rate of half as many steps ago as updates are old on average (`Seen.step_rate`).
 
     For every β that depends on the past only, this has the mean of the plain average, as
     E[weights_i] = p_i; its variance is that of the residuals Δ_i/η − β h_i. β is the regression
@@ -101,7 +101,8 @@ class Memory:
         step = draw.weights @ (latest - beta * before)
         if beta:
             step = self._with_memory(step, beta, state, seen)
-        return parameters + seen.learning_rate * step, self._kept(state, seen, before, latest)
+        rate = seen.learning_rate if seen.step_rate is None else seen.step_rate
+        return parameters + rate * step, self._kept(state, seen, before, latest)
 
     def _with_memory(
         self, step: FloatArray, beta: float, state: Remembered, seen: Seen

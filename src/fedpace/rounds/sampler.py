@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ class Known(NamedTuple):
     who is there, None for everyone. `round` and `seconds` lie behind us. `chance` is uniform in
     [0, 1) and stays the same for the whole run. `probe(clients)` asks clients how the model does,
     and costs what that costs; it is for designs that ask while they draw, and None elsewhere.
+    `rate` is the learning rate of the round to come, NaN where clients alone know it.
     """
 
     weights: FloatArray
@@ -40,6 +42,7 @@ class Known(NamedTuple):
     seconds: float = 0.0
     chance: float = 0.5
     probe: Callable[..., Probe] | None = None
+    rate: float = math.nan
 
     @property
     def n(self) -> int:

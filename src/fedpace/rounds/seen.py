@@ -38,7 +38,8 @@ class Seen(NamedTuple):
 
     In a round all began with `parameters`, at the `learning_rate`. Without a barrier these are the
     server's as it takes the step, after `version` steps, and `started` says what each reply began
-    with; a client may be there twice, the earlier reply first.
+    with; a client may be there twice, the earlier reply first. `step_rate` is the rate that updates
+    count with in the step, where that is another; see `Stream`.
     """
 
     parameters: FloatArray
@@ -49,6 +50,7 @@ class Seen(NamedTuple):
     residuals: FloatArray = NOTHING
     started: Started | None = None
     version: int = 0
+    step_rate: float | None = None
     probes: Sequence[Probe] = ()
     times: FloatArray | None = None
     present: NDArray[np.bool_] | None = None

@@ -159,6 +159,7 @@ def applied(
     learning_rate: float,
     shown: bool = False,
     started: Started | None = None,
+    step_rate: float | None = None,
     present: NDArray[np.bool_] | None = None,
     corrected: bool = True,
 ) -> tuple[State, Seen]:
@@ -176,7 +177,12 @@ def applied(
     chances = (answers[came.clients] + 1) / (draws[came.clients] + 1) if corrected else 1.0
     used = Draw(came.clients, came.weights / np.maximum(chances, LEAST_CHANCE))
     seen = Seen(state.parameters, usable(learning_rate), used, reply, weights)
-    seen = seen._replace(started=started, version=state.round, present=present)
+    seen = seen._replace(
+        started=started,
+        step_rate=None if step_rate is None else usable(step_rate),
+        version=state.round,
+        present=present,
+    )
     if reply.clients.size:
         if hasattr(server, "weigh"):
             seen = seen._replace(draw=used._replace(weights=server.weigh(seen)))

@@ -51,7 +51,7 @@ class Stream(Training):
     `at_once` clients are at work. Whenever one is back, its update goes into the buffer, and the
     next is sent out with the newest model. Whenever the buffer holds `buffer` updates the server
     takes a step, w ← w + Σ weights_i Δ_i / buffer: each update as it was made, at the learning rate
-    that it was sent out with, however old; `Memory` alone brings it to the rate of the step. A row
+    that it was sent out with, however old; `Memory` alone counts all of a step alike. A row
     is a step, and the learning rate falls by steps. A sampler with `steps_now` says itself when to
     step, with all that came.
 
@@ -268,6 +268,7 @@ class Stream(Training):
                 [sent.model for sent in came],
                 np.array([sent.version for sent in came], dtype=np.int64),
             ),
+            step_rate=self._step_rate(count),
             present=self._here,
         )
         self.state = self.state._replace(seconds=self._clock)
@@ -281,6 +282,14 @@ class Stream(Training):
                 f"'{self.phase.name}'; choose mode synchronous"
             )
         return row
+
+    def _step_rate(self, count: int) -> float:
+        """Return the rate of half as many steps ago as an update of this step is old, on average.
+
+        That is C/B steps, or all so far where they are fewer.
+        """
+        done = self.state.round
+        return self._schedule(done - math.ceil(min(self._at_once / count, done) / 2))
 
     def _row(self, reply: Reply, used: Draw, came: list[_Sent], lost: list[_Back]) -> Row:
         """Describe the step."""

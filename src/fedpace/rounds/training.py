@@ -138,7 +138,8 @@ class Training:
     def _known(self) -> Known:
         backend, state = self.backend, self.state
         known = Known(backend.weights, backend.usual_times, chance=self._chance)
-        return known._replace(round=state.round, seconds=state.seconds)
+        rate = self._schedule(state.round)
+        return known._replace(round=state.round, seconds=state.seconds, rate=rate)
 
     def _show(self, seen: Seen) -> None:
         """Let a sampler that wants to look at the updates do so."""
