@@ -60,10 +60,11 @@ class PaceStreamState(Lessons):
 class PaceStream:
     """Keep C clients at work, in turn, by shares that P3 finds, and step with few updates.
 
-    No pilots and no setting: the run begins with weighted shares and steps of C/4 updates. Norms
-    and times are learned from every reply; the shares minimise the time per progress, P3, which is
-    exact here, with c as measured. Steps are made of ever fewer updates, down to one, as long as
-    the loss falls, and of more, up to C/2, where it rises: see `after_step`.
+    No pilots and no setting: the run begins with weighted shares and a step of C updates. Norms and
+    times are learned from every reply; the shares minimise the time per progress, P3, which is
+    exact here, with c as measured. Steps are made of ever fewer updates, down to one, as the
+    learning rate falls; where it does not, as long as the loss falls, and of more where it rises:
+    see `steps_at` and `after_step`.
 
     Parameters
     ----------

@@ -119,11 +119,12 @@ def after_step(tempo: Tempo, row: Row, limits: tuple[float, float], *, rate: flo
 
     The loss says how much more training bears. One step says little: with few updates the loss
     goes up and down, and still falls. So losses are smoothed over about C updates. C/B grows where
-    the loss is at its least or near it, by 1.5 in C updates unless the rate has made it grow more
-    (which the first step does not show), after the first cut by the root of that, and so on: where the rate does not fall the noise does
-    not either, and steps must settle. C/B is halved where the smoothed loss lies 0.3 of its least
-    above that, which then is forgotten; or of a third of the first loss, where that is more; but
-    not where the rate has fallen by a tenth since, which will do.
+    the loss is at its least or near it, by 1.5 in C updates unless the rate has made it grow more,
+    which the first step does not show; after the first cut by the root of 1.5, and so on: where the
+    rate does not fall the noise does not either, and steps must settle. C/B is halved where the
+    smoothed loss lies 0.3 of its least above that, which then is forgotten; or of a third of the
+    first loss, where that is more; but not where the rate has fallen by a tenth since, which will
+    do.
     """
     known_rate = rate if rate > 0 else tempo["rate"]
     steps = steps_at(tempo, rate, limits) if row.round else tempo["steps"]

@@ -43,7 +43,7 @@ class Memory:
 
     Without a barrier Δ_i is over the rate that it was made with, and all of a step count with the
     same η: else slow clients, whose updates are old, would count for more where the rate falls. It
-    is the rate of half as many steps ago as updates are old on average (`Seen.step_rate`).
+    is the rate of a quarter as many steps ago as updates are old on average (`Seen.step_rate`).
 
     For every β that depends on the past only, this has the mean of the plain average, as
     E[weights_i] = p_i; its variance is that of the residuals Δ_i/η − β h_i. β is the regression

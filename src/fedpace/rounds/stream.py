@@ -284,12 +284,9 @@ class Stream(Training):
         return row
 
     def _step_rate(self, count: int) -> float:
-        """Return the rate of half as many steps ago as an update of this step is old, on average.
-
-        That is C/B steps, or all so far where they are fewer.
-        """
+        """Return the rate of a quarter as many steps ago as updates are old: C/B, or all so far."""
         done = self.state.round
-        return self._schedule(done - math.ceil(min(self._at_once / count, done) / 2))
+        return self._schedule(done - math.ceil(min(self._at_once / count, done) / 4))
 
     def _row(self, reply: Reply, used: Draw, came: list[_Sent], lost: list[_Back]) -> Row:
         """Describe the step."""
