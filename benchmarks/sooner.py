@@ -20,16 +20,17 @@ from fedpace.report.intervals import BySeed, Interval, mean_interval, ratio_inte
 from fedpace.studies.store import Store
 
 
-def times_to(name: str, loss: float | None, *, sustained: bool) -> BySeed:
-    """Return the seconds to the loss, or to the study's target, of each seed of folder:scheme."""
+def times_to(name: str, loss: float | None) -> tuple[BySeed, BySeed]:
+    """Return the seconds to the loss, or the study's target, by seed: first touch and sustained."""
     folder, _, scheme = name.rpartition(":")
-    return {
-        run.seed: run.history.time_to(
-            loss=run.study.stop.loss if loss is None else loss, sustained=sustained
-        )
-        for run in Store(Path(folder)).runs()
-        if run.scheme == scheme
-    }
+    first: BySeed = {}
+    sustained: BySeed = {}
+    for run in Store(Path(folder)).runs():
+        if run.scheme == scheme:
+            target = run.study.stop.loss if loss is None else loss
+            first[run.seed] = run.history.time_to(loss=target)
+            sustained[run.seed] = run.history.time_to(loss=target, sustained=True)
+    return first, sustained
 
 
 def shown(interval: Interval, digits: str) -> str:
@@ -43,19 +44,16 @@ def main() -> int:
     parser.add_argument("names", nargs="+", help="FOLDER:SCHEME, that which is sooner first")
     parser.add_argument("--loss", type=float, help="another target than the study's")
     options = parser.parse_args()
+    found = [times_to(name, options.loss) for name in options.names]
     rows = []
-    both = [
-        [times_to(name, options.loss, sustained=way) for name in options.names]
-        for way in (False, True)
-    ]
     for place, name in enumerate(options.names):
-        if not both[0][place]:
+        if not found[place][0]:
             print(f"{name} must name stored runs, got none; write FOLDER:SCHEME", file=sys.stderr)
             return 2
-        row = [name, str(len(both[0][place]))]
-        for times in both:
-            row.append(shown(mean_interval(times[place].values()), ".1f"))
-            row.append(shown(ratio_interval(times[place], times[0]), ".2f") if place else "1")
+        row = [name, str(len(found[place][0]))]
+        for times, ours in zip(found[place], found[0], strict=True):
+            row.append(shown(mean_interval(times.values()), ".1f"))
+            row.append(shown(ratio_interval(times, ours), ".2f") if place else "1")
         rows.append(row)
     print_table(["scheme", "seeds", "first touch, s", "ratio", "sustained, s", "ratio"], rows)
     return 0
