@@ -1,7 +1,8 @@
 """How many times sooner is a scheme in one folder of stored runs than schemes in others?
 
 Seconds to the target, means with 95 % intervals; a ratio is that of the means over the seeds that
-both have. First touch, and sustained: until the mean of the last ten losses is there.
+both have. First touch, and sustained: until the mean of the last ten losses is there. Steps, or
+rounds, are those to the first touch.
 
     fedpace run simulation-1 --schemes uniform,optimal-mean --seeds 10 --out rounds
     fedpace run simulation-1 --schemes pace --seeds 10 --out none --set training.mode=asynchronous
@@ -13,6 +14,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
+from typing import NamedTuple
 
 from tables import print_table
 
@@ -20,17 +22,25 @@ from fedpace.report.intervals import BySeed, Interval, mean_interval, ratio_inte
 from fedpace.studies.store import Store
 
 
-def times_to(name: str, loss: float | None) -> tuple[BySeed, BySeed]:
-    """Return the seconds to the loss, or the study's target, by seed: first touch and sustained."""
+class Found(NamedTuple):
+    """Seconds to the target by seed, first touch and sustained; and steps to the first touch."""
+
+    first: BySeed
+    sustained: BySeed
+    steps: BySeed
+
+
+def found_in(name: str, loss: float | None) -> Found:
+    """Return how long the runs of FOLDER:SCHEME took to the loss, or to the study's target."""
     folder, _, scheme = name.rpartition(":")
-    first: BySeed = {}
-    sustained: BySeed = {}
+    found = Found({}, {}, {})
     for run in Store(Path(folder)).runs():
         if run.scheme == scheme:
             target = run.study.stop.loss if loss is None else loss
-            first[run.seed] = run.history.time_to(loss=target)
-            sustained[run.seed] = run.history.time_to(loss=target, sustained=True)
-    return first, sustained
+            found.first[run.seed] = run.history.time_to(loss=target)
+            found.sustained[run.seed] = run.history.time_to(loss=target, sustained=True)
+            found.steps[run.seed] = run.history.rounds_to(loss=target)
+    return found
 
 
 def shown(interval: Interval, digits: str) -> str:
@@ -44,18 +54,19 @@ def main() -> int:
     parser.add_argument("names", nargs="+", help="FOLDER:SCHEME, that which is sooner first")
     parser.add_argument("--loss", type=float, help="another target than the study's")
     options = parser.parse_args()
-    found = [times_to(name, options.loss) for name in options.names]
-    rows = []
-    for place, name in enumerate(options.names):
-        if not found[place][0]:
+    found = [found_in(name, options.loss) for name in options.names]
+    ours, rows = found[0], []
+    for name, theirs in zip(options.names, found, strict=True):
+        if not theirs.first:
             print(f"{name} must name stored runs, got none; write FOLDER:SCHEME", file=sys.stderr)
             return 2
-        row = [name, str(len(found[place][0]))]
-        for times, ours in zip(found[place], found[0], strict=True):
+        row = [name, str(len(theirs.first))]
+        for times, those in ((theirs.first, ours.first), (theirs.sustained, ours.sustained)):
             row.append(shown(mean_interval(times.values()), ".1f"))
-            row.append(shown(ratio_interval(times, ours), ".2f") if place else "1")
-        rows.append(row)
-    print_table(["scheme", "seeds", "first touch, s", "ratio", "sustained, s", "ratio"], rows)
+            row.append("1" if theirs is ours else shown(ratio_interval(times, those), ".2f"))
+        rows.append([*row, shown(mean_interval(theirs.steps.values()), ".0f")])
+    columns = ["scheme", "seeds", "first touch, s", "ratio", "sustained, s", "ratio", "steps"]
+    print_table(columns, rows)
     return 0
 
 
