@@ -2,7 +2,7 @@
 
 Seconds to the target, means with 95 % intervals; a ratio is that of the means over the seeds that
 both have. First touch, and sustained: until the mean of the last ten losses is there. Steps, or
-rounds, are those to the first touch.
+rounds, and updates are those to the first touch.
 
     fedpace run simulation-1 --schemes uniform,optimal-mean --seeds 10 --out rounds
     fedpace run simulation-1 --schemes pace --seeds 10 --out none --set training.mode=asynchronous
@@ -11,6 +11,7 @@ rounds, are those to the first touch.
 
 from __future__ import annotations
 
+import math
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
@@ -23,23 +24,27 @@ from fedpace.studies.store import Store
 
 
 class Found(NamedTuple):
-    """Seconds to the target by seed, first touch and sustained; and steps to the first touch."""
+    """Seconds to the target by seed, first touch and sustained; steps and updates to the first."""
 
     first: BySeed
     sustained: BySeed
     steps: BySeed
+    updates: BySeed
 
 
 def found_in(name: str, loss: float | None) -> Found:
     """Return how long the runs of FOLDER:SCHEME took to the loss, or to the study's target."""
     folder, _, scheme = name.rpartition(":")
-    found = Found({}, {}, {})
+    found = Found({}, {}, {}, {})
     for run in Store(Path(folder)).runs():
         if run.scheme == scheme:
             target = run.study.stop.loss if loss is None else loss
             found.first[run.seed] = run.history.time_to(loss=target)
             found.sustained[run.seed] = run.history.time_to(loss=target, sustained=True)
-            found.steps[run.seed] = run.history.rounds_to(loss=target)
+            steps = run.history.rounds_to(loss=target)
+            before = [row.clients.size for row in run.history.rows if row.round <= steps]
+            found.steps[run.seed] = steps
+            found.updates[run.seed] = float(sum(before)) if math.isfinite(steps) else math.inf
     return found
 
 
@@ -64,9 +69,11 @@ def main() -> int:
         for times, those in ((theirs.first, ours.first), (theirs.sustained, ours.sustained)):
             row.append(shown(mean_interval(times.values()), ".1f"))
             row.append("1" if theirs is ours else shown(ratio_interval(times, those), ".2f"))
-        rows.append([*row, shown(mean_interval(theirs.steps.values()), ".0f")])
-    columns = ["scheme", "seeds", "first touch, s", "ratio", "sustained, s", "ratio", "steps"]
-    print_table(columns, rows)
+        for counts in (theirs.steps, theirs.updates):
+            row.append(shown(mean_interval(counts.values()), ".0f"))
+        rows.append(row)
+    titles = ["scheme", "seeds", "first touch, s", "ratio", "sustained, s", "ratio"]
+    print_table([*titles, "steps", "updates"], rows)
     return 0
 
 
