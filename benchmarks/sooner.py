@@ -2,7 +2,7 @@
 
 Seconds to the target, means with 95 % intervals; a ratio is that of the means over the seeds that
 both have. First touch, and sustained: until the mean of the last ten losses is there. Steps, or
-rounds, and updates are those to the first touch.
+rounds, and updates are those to the first touch; updates of pilots count.
 
     fedpace run simulation-1 --schemes uniform,optimal-mean --seeds 10 --out rounds
     fedpace run simulation-1 --schemes pace --seeds 10 --out none --set training.mode=asynchronous
@@ -39,12 +39,12 @@ def found_in(name: str, loss: float | None) -> Found:
     for run in Store(Path(folder)).runs():
         if run.scheme == scheme:
             target = run.study.stop.loss if loss is None else loss
-            found.first[run.seed] = run.history.time_to(loss=target)
+            first = run.history.time_to(loss=target)
+            came = [row.clients.size for row in run.history.rows if row.seconds <= first]
+            found.first[run.seed] = first
             found.sustained[run.seed] = run.history.time_to(loss=target, sustained=True)
-            steps = run.history.rounds_to(loss=target)
-            before = [row.clients.size for row in run.history.rows if row.round <= steps]
-            found.steps[run.seed] = steps
-            found.updates[run.seed] = float(sum(before)) if math.isfinite(steps) else math.inf
+            found.steps[run.seed] = run.history.rounds_to(loss=target)
+            found.updates[run.seed] = float(sum(came)) if math.isfinite(first) else math.inf
     return found
 
 

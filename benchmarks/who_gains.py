@@ -51,7 +51,7 @@ def courses(folder: Path, scheme: str, seeds: int) -> dict[int, Course]:
         if run.scheme == scheme and run.seed < seeds and len(rows) >= SUSTAINED:
             seconds = np.array([row.seconds for row in rows[SUSTAINED - 1 :]])
             each = np.array([(row.accuracy, row.slow_accuracy) for row in rows])
-            means = sliding_window_view(each, SUSTAINED, axis=0).mean(axis=-1)
+            means = np.nanmean(sliding_window_view(each, SUSTAINED, axis=0), axis=-1)
             found[run.seed] = Course(seconds, 100 * means.T)
     return found
 
