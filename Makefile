@@ -10,7 +10,7 @@ help:  ## Show this list
 
 setup: $(VENV)/.dev  ## Create .venv with everything needed for development
 
-demo: $(VENV)/.run  ## Run the paper's comparison on Simulation Setup 1: table, figures, a page
+demo: $(VENV)/.run  ## Run the paper's comparison on Simulation Setup 1: table, a page
 	@echo "A minute or two on two cores; interrupted, the same command goes on."
 	$(BIN)/fedpace run simulation-1 --schemes all --seeds 3 --out demo
 	$(BIN)/fedpace report demo
@@ -43,7 +43,7 @@ format: $(VENV)/.dev  ## Format and sort imports
 	$(BIN)/ruff check --fix .
 
 proto: $(VENV)/.dev  ## Make the Python code of devices.proto anew
-	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. fedpace/network/devices.proto
+	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. fedpace/devices/devices.proto
 
 # Without its advertisement for another program.
 docs: $(VENV)/.docs  ## Build the site into site/; a broken link or an unknown name is an error
@@ -67,8 +67,8 @@ bench: $(VENV)/.bench  ## Run the benchmarks; results with ratios in benchmarks/
 # no SuperLink. Their other packages are whatever pip finds, which may warn of each other.
 OLDEST_FLOWER := flwr==1.22.0
 FLOWERS ?= $(OLDEST_FLOWER) flwr
-FLOWER_TESTS := $(addprefix tests/flower/test_, attacks.py backend.py census.py composing.py equivalence.py \
-  evaluation.py exchange.py own_loop.py own_strategies.py resume.py strategy.py stream.py)
+FLOWER_TESTS := $(addprefix tests/flower/test_, asynchronous.py attacks.py backend.py equivalence.py evaluation.py \
+  messages.py nodes.py own_loop.py own_strategies.py resume.py strategy.py wrapped.py)
 
 flower-versions:  ## Run Flower's tests with its oldest and its newest version, in .versions
 	@for flower in $(FLOWERS); do \

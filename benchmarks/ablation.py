@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from trials import Makers, Trial, mean, parsed_options, run_all
 
-from fedpace import SCHEMES, Design, Profile, Sampler, Solve, Systematic, WithReplacement
-from fedpace.estimation.pace import Pace
-from fedpace.sampling.tiered import filled_places
+from fedpace import SCHEMES, BaseSampler, Design, Profile, Solve, Systematic, WithReplacement
+from fedpace.samplers.pace import Pace
+from fedpace.sampling.tiers import inclusion_probabilities
 
 CLIENTS = {"simulation-1": 100, "prototype-simulated": 40}
 SLOW = "stop.seconds=3000"
@@ -28,14 +28,14 @@ def systematic_mean(profile: Profile, k: int, *, max_weight: float | None = None
     design = SCHEMES["optimal-mean"](profile, k, max_weight=max_weight)
     assert isinstance(design, WithReplacement)
     one_tier = np.zeros(profile.n, dtype=np.int64)
-    return Systematic(filled_places(design.q, one_tier, k), profile.weights)
+    return Systematic(inclusion_probabilities(design.q, one_tier, k), profile.weights)
 
 
-def solved(k: int, *, scheme: object) -> Sampler:
+def solved(k: int, *, scheme: object) -> BaseSampler:
     return Solve(scheme, k, warm_up=3, refresh=10, max_weight=2.0)  # type: ignore[arg-type]
 
 
-def paced(k: int, **settings: object) -> Sampler:
+def paced(k: int, **settings: object) -> BaseSampler:
     return Pace(k, **settings)  # type: ignore[arg-type]
 
 

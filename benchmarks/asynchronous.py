@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.estimation.policy import stream_sampler_for
-from fedpace.estimation.solve import Solve
-from fedpace.rounds.run import Run
-from fedpace.rounds.schedules import constant
-from fedpace.rounds.stopping import Stop
-from fedpace.rounds.stream import Stream
+from fedpace.samplers.build import sampler_for
+from fedpace.samplers.solve import Solve
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
-from fedpace.studies.experiment import simulator
+from fedpace.studies.build import simulator
 from fedpace.studies.study import load_study
+from fedpace.training.asynchronous import AsynchronousTraining
+from fedpace.training.schedules import constant
+from fedpace.training.stopping import Stop
+from fedpace.training.synchronous import SynchronousTraining
 
 STUDIES = ("simulation-1", "simulation-2")
 
@@ -37,17 +37,19 @@ def _seconds(name: str, completions: int, **how: Any) -> float:
     backend, k = simulator(study, 0), study.training.k
     common: dict[str, Any] = {"schedule": constant(0.01), "seeds": Seeds(0), "evaluate_every": 0}
     blind = Stop(rounds=10**9, blind=True)
-    run: Run | Stream
+    run: SynchronousTraining | AsynchronousTraining
     if "buffer" in how:
-        sampler = stream_sampler_for("uniform", k, buffer=how["buffer"])
-        run = Stream(backend, sampler, at_once=k, stop=blind, **how, **common)
+        sampler = sampler_for("uniform", k, mode="asynchronous", buffer=how["buffer"])
+        run = AsynchronousTraining(backend, sampler, at_once=k, stop=blind, **how, **common)
     else:
-        run = Run(backend, Solve(SCHEMES["uniform"], k), stop=blind, **how, **common)
+        run = SynchronousTraining(
+            backend, Solve(SCHEMES["uniform"], k), stop=blind, **how, **common
+        )
     done, begin = 0, 0.0
     while done < completions + 2 * k:
         if not begin and done >= 2 * k:
             begin, done = time.perf_counter(), 2 * k
-        done += sum(row.clients.size for row in run.go_on())
+        done += sum(row.clients.size for row in run.advance())
     return time.perf_counter() - begin
 
 

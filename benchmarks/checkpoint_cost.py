@@ -23,18 +23,17 @@ import numpy as np
 from tables import print_table, seconds
 
 from fedpace.checks import FloatArray
-from fedpace.estimation.policy import stream_sampler_for
-from fedpace.rounds.backend import Evaluation, Reply, Task
-from fedpace.rounds.checkpoint import Checkpoint, Found
-from fedpace.rounds.memory import Memory
-from fedpace.rounds.rows import Row
-from fedpace.rounds.schedules import constant
-from fedpace.rounds.server import Average
-from fedpace.rounds.state import State
-from fedpace.rounds.stopping import Stop
-from fedpace.rounds.stream import Stream
+from fedpace.samplers.build import sampler_for
 from fedpace.seeds import Seeds
-from fedpace.times.round_times import EVERYONE, Presence
+from fedpace.servers.average import Average
+from fedpace.servers.memory import Memory
+from fedpace.training.asynchronous import AsynchronousTraining
+from fedpace.training.backend import BaseBackend, Evaluation, Reply, Task
+from fedpace.training.callbacks import Callback, RunInfo
+from fedpace.training.checkpoint import Checkpoint, Found
+from fedpace.training.history import Row
+from fedpace.training.schedules import constant
+from fedpace.training.stopping import Stop
 
 
 class Case(NamedTuple):
@@ -57,26 +56,31 @@ CASES = (
 BEGIN = 60
 
 
-class Instant:
+class Instant(BaseBackend):
     """Clients that answer at once, in the order of their times."""
 
     def __init__(self, case: Case) -> None:
         rng = np.random.default_rng(0)
-        self.weights = np.full(case.clients, 1 / case.clients)
-        self.usual_times: FloatArray = rng.exponential(size=case.clients) + 0.1
+        self._clients = case.clients
+        self._times: FloatArray = rng.exponential(size=case.clients) + 0.1
         self._updates = rng.normal(size=(8, case.size)) * 1e-3
         self._under_way: list[tuple[float, int]] = []
         self._now = 0.0
 
+    @property
+    def weights(self) -> FloatArray:
+        return np.full(self._clients, 1 / self._clients)
+
+    @property
+    def usual_times(self) -> FloatArray:
+        return self._times
+
     def initial(self) -> FloatArray:
         return np.zeros(self._updates.shape[1])
 
-    def present(self, round_index: int, seconds: float) -> Presence:  # noqa: ARG002
-        return EVERYONE
-
     def submit(self, task: Task) -> None:
         client = int(task.clients[0])
-        heapq.heappush(self._under_way, (self._now + self.usual_times[client], client))
+        heapq.heappush(self._under_way, (self._now + self._times[client], client))
 
     def collect(self, count: int | None = None) -> Reply:  # noqa: ARG002 - one at a time
         before = self._now
@@ -84,7 +88,7 @@ class Instant:
         return Reply(
             np.array([client]),
             self._updates[client % 8][None],
-            self.usual_times[[client]],
+            self._times[[client]],
             np.ones(1),
             losses=np.ones(1),
             waited=self._now - before,
@@ -94,15 +98,16 @@ class Instant:
         return Evaluation(1.0, 0.5) if due else None
 
 
-class Waited:
-    """A journal that returns when the disk has the step."""
+class Waiting(Checkpoint):
+    """A checkpoint that returns when the disk has the step."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self.resume, self.record = checkpoint.resume, checkpoint.record
+    def on_row(self, run: RunInfo, row: Row) -> None:
+        super().on_row(run, row)
+        self.flush()
 
 
-class Begun:
-    """A journal of a run that was ended, and is not written any more."""
+class Begun(Callback):
+    """A checkpoint of a run that was ended, and is not written any more."""
 
     def __init__(self, found: Found) -> None:
         self._found = found
@@ -110,28 +115,25 @@ class Begun:
     def resume(self) -> Found:
         return self._found
 
-    def record(self, state: State, row: Row, rng: np.random.Generator) -> None:
-        pass
 
-
-def stream(case: Case, journal: Any) -> Stream:
-    return Stream(
+def stream(case: Case, journal: Any) -> AsynchronousTraining:
+    return AsynchronousTraining(
         Instant(case),
-        stream_sampler_for("weighted", case.at_once),
+        sampler_for("weighted", case.at_once, mode="asynchronous"),
         at_once=case.at_once,
         server=case.server,
         schedule=constant(0.1),
         stop=Stop(rounds=10**9),
         seeds=Seeds(0),
-        journal=journal,
+        callbacks=[] if journal is None else [journal],
     )
 
 
-def stepped(run: Stream, steps: int) -> float:
+def stepped(run: AsynchronousTraining, steps: int) -> float:
     """Return the seconds per step."""
     last, begin = run.state.round + steps, time.perf_counter()
     while run.state.round < last:
-        run.go_on()
+        run.advance()
     return (time.perf_counter() - begin) / steps
 
 
@@ -148,19 +150,19 @@ def measured(case: Case, after: int, *, steps: int, turns: int) -> list[str]:
         path = Path(folder) / "run.npz"
         written = Checkpoint(path, {})
         for row in rows:
-            written.record_soon(state, row, rng)
-        written.safe()
+            written.on_row(RunInfo("", 0, state, rng), row)
+        written.flush()
         whole = path.read_bytes()
         for _ in range(turns):
             for found_times, journal in zip(
                 times,
-                (Begun(found), Checkpoint(path, {}), Waited(Checkpoint(path, {}))),
+                (Begun(found), Checkpoint(path, {}), Waiting(path, {})),
                 strict=True,
             ):
                 going = stream(case, journal)
                 stepped(going, 3)
                 found_times.append(stepped(going, steps))
-                going.safe()
+                going.flush()
                 path.write_bytes(whole)
     alone, behind, waiting = (statistics.median(each) for each in times)
     return [

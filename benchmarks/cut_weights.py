@@ -16,10 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedpace.checks import FloatArray
-from fedpace.rounds.backend import Reply
-from fedpace.rounds.memory import Memory, Remembered
-from fedpace.rounds.seen import Seen
 from fedpace.sampling.design import Draw
+from fedpace.servers.memory import Memory, Remembered
+from fedpace.training.updates import RoundUpdates
 
 MOST = 1.0
 
@@ -28,18 +27,10 @@ MOST = 1.0
 class Cut(Memory):
     """`Memory`, where the weights of a step sum to 1 at most."""
 
-    def apply(
-        self,
-        state: Remembered,
-        parameters: FloatArray,
-        draw: Draw,
-        reply: Reply,
-        *,
-        seen: Seen,
-    ) -> tuple[FloatArray, Remembered]:
+    def step(self, state: Remembered, updates: RoundUpdates) -> tuple[FloatArray, Remembered]:
         """Return the model after the step, with smaller weights where their sum is above 1."""
+        draw = updates.draw
         total = float(draw.weights.sum())
         if total > MOST:
             draw = Draw(draw.clients, MOST / total * draw.weights)
-            seen = seen._replace(draw=draw)
-        return super().apply(state, parameters, draw, reply, seen=seen)
+        return super().step(state, updates._replace(draw=draw))

@@ -26,19 +26,18 @@ import grpc
 import numpy as np
 from tables import print_table, seconds
 
+from fedpace.backends.local import LocalEvaluation
 from fedpace.checks import FloatArray
+from fedpace.devices.backend import DeviceBackend
+from fedpace.devices.certificates import make_certificates
+from fedpace.devices.device import OPTIONS, Device
+from fedpace.devices.devices_pb2 import Asked
+from fedpace.devices.server import DeviceServer
+from fedpace.devices.wire import METHOD, Certificates, MessageReader
 from fedpace.models.logistic import Logistic
-from fedpace.network.certs import make_certificates
-from fedpace.network.device import OPTIONS, Device
-from fedpace.network.device_server import DeviceServer
-from fedpace.network.devices import Devices
-from fedpace.network.devices_pb2 import Asked
-from fedpace.network.tls import Certificates
-from fedpace.network.wire import METHOD, Reader
-from fedpace.rounds.backend import Task
-from fedpace.rounds.local import Counted
 from fedpace.sampling.design import WithReplacement
 from fedpace.seeds import Seeds
+from fedpace.training.backend import Task
 
 MODEL = Logistic(features=784, classes=26, dtype=np.float32)
 K = 10
@@ -67,8 +66,8 @@ class Idle:
     def loss(self, parameters: FloatArray) -> float:  # noqa: ARG002
         return 1.0
 
-    def evaluate(self, parameters: FloatArray) -> Counted:  # noqa: ARG002
-        return Counted(1.0, 1, 2)
+    def evaluate(self, parameters: FloatArray) -> LocalEvaluation:  # noqa: ARG002
+        return LocalEvaluation(1.0, 1, 2)
 
 
 class Measured(NamedTuple):
@@ -109,7 +108,7 @@ async def attended(
     joining: asyncio.Semaphore,
 ) -> bool:
     """Serve over one connection, as `Device.attend` does, but many in one thread."""
-    reader = Reader(Asked)
+    reader = MessageReader(Asked)
     if credentials is None:
         channel = grpc.aio.insecure_channel(address, options=OPTIONS)
     else:
@@ -121,7 +120,7 @@ async def attended(
                 await call.write(device.hello)
                 data = await call.read()
             while data is not grpc.aio.EOF:
-                for message in device.answers(reader, data):
+                for message in device.answer(reader, data):
                     await call.write(message)
                 data = await call.read()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -147,7 +146,7 @@ def measured(n: int, rounds: int, folder: Path | None) -> Measured:
             )
             for ends in pairwise(bounds)
         ]
-        devices = Devices(server, MODEL, Seeds(0), least=n)
+        devices = DeviceBackend(server, MODEL, Seeds(0), least=n)
         began = time.perf_counter()
         devices.prepare({})
         joining = time.perf_counter() - began
@@ -163,7 +162,7 @@ def measured(n: int, rounds: int, folder: Path | None) -> Measured:
     return Measured(joining, float(np.median(times)), evaluation, before, joined, ran, after)
 
 
-def run_rounds(devices: Devices, n: int, rounds: int) -> list[float]:
+def run_rounds(devices: DeviceBackend, n: int, rounds: int) -> list[float]:
     """Draw, run and add up; return the seconds of each round after some to warm up."""
     design = WithReplacement(np.full(n, 1 / n), K, devices.weights)
     rng = np.random.default_rng(0)

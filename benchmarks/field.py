@@ -15,14 +15,17 @@ import math
 from argparse import ArgumentParser
 from collections import defaultdict
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
+from fedpace.registry import is_biased
 from fedpace.report.intervals import Interval, mean_interval, ratio_interval
-from fedpace.rivals import is_biased
-from fedpace.rounds.rows import SUSTAINED, History
 from fedpace.studies.store import Store
+from fedpace.training.history import SUSTAINED, History
+
+if TYPE_CHECKING:
+    from fedpace.report.charts import Figure
 
 TITLES = {
     "simulation-1": "Setup 1: logistic regression, Synthetic(1, 1)",
@@ -32,7 +35,7 @@ TITLES = {
 # Those that uniform sampling has reached when it is at the target loss.
 ACCURACY = {"simulation-1": 0.70, "prototype-simulated": 0.60, "small-cnn": 0.85}
 REFERENCE, OURS = "uniform", "pace"
-NO_BARRIER = " (no barrier)"
+ASYNCHRONOUS = " (asynchronous)"
 # The ratios that the figure shows.
 SHOWN = (0.025, 11.0)
 TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5)
@@ -75,7 +78,7 @@ def read(folder: Path) -> Runs:
     for run in Store(folder).runs():
         study, last = run.study, run.history.rows[-1]
         cell = Cell(study.name, study.devices.availability, study.devices.correlation)
-        scheme = run.scheme + NO_BARRIER * study.training.asynchronous
+        scheme = run.scheme + ASYNCHRONOUS * study.training.asynchronous
         found[cell][scheme][run.seed] = Run(
             run.history.time_to(loss=study.stop.loss, sustained=True),
             time_to_accuracy(run.history, ACCURACY[study.name]),
@@ -116,7 +119,7 @@ def relative(
 
 
 def schemes_of(runs: Runs) -> list[str]:
-    """Return all schemes: rounds first, then without a barrier, each in the order of speed."""
+    """Return all schemes: synchronous first, then asynchronous, each in the order of speed."""
     every = {scheme for schemes in runs.values() for scheme in schemes}
     tasks = tasks_of(runs)
 
@@ -124,7 +127,7 @@ def schemes_of(runs: Runs) -> list[str]:
         values = [math.log(relative(runs, task, scheme)[0].value) for task in tasks]
         return float(np.nanmean(values)) if np.isfinite(values).any() else math.inf
 
-    return sorted(every, key=lambda scheme: (scheme.endswith(NO_BARRIER), speed(scheme)))
+    return sorted(every, key=lambda scheme: (scheme.endswith(ASYNCHRONOUS), speed(scheme)))
 
 
 def tasks_of(runs: Runs) -> list[str]:
@@ -133,7 +136,7 @@ def tasks_of(runs: Runs) -> list[str]:
 
 
 def marked(scheme: str) -> str:
-    name = scheme.removesuffix(NO_BARRIER)
+    name = scheme.removesuffix(ASYNCHRONOUS)
     text = f"**{scheme}**" if name == OURS else scheme
     return f"{text} †" if is_biased(name) else text
 
@@ -179,9 +182,9 @@ def mean_of(found: dict[int, Run]) -> str:
     return f"≥ {value:.0f} ({lost} not reached)" if lost else f"{value:.0f}"
 
 
-def cells(runs: Runs, *, barrier: bool) -> str:
+def cells(runs: Runs, *, asynchronous: bool) -> str:
     """Return, for each cell, pace against the best of the others."""
-    end = "" if barrier else NO_BARRIER
+    end = ASYNCHRONOUS if asynchronous else ""
     ours = OURS + end
     lines = [
         f"| task | there | correlation | uniform, s | {ours}, s | best other, s | pace / best |",
@@ -193,7 +196,7 @@ def cells(runs: Runs, *, barrier: bool) -> str:
         others = {
             name: those
             for name, those in schemes.items()
-            if name.endswith(NO_BARRIER) != barrier and name != ours
+            if name.endswith(ASYNCHRONOUS) == asynchronous and name != ours
         }
         if ours not in schemes or not others:
             continue
@@ -210,7 +213,7 @@ def cells(runs: Runs, *, barrier: bool) -> str:
         uniform = mean_of(schemes[REFERENCE]) if REFERENCE in schemes else "–"
         lines.append(
             f"| {cell.task} | {cell.availability.partition(':')[0]} | {cell.correlation:+.0f} | "
-            f"{uniform} | {mean_of(schemes[ours])} | {best.removesuffix(NO_BARRIER)} "
+            f"{uniform} | {mean_of(schemes[ours])} | {best.removesuffix(ASYNCHRONOUS)} "
             f"{mean_of(others[best])} | "
             f"{with_interval(found)}{mark} |"
         )
@@ -218,68 +221,57 @@ def cells(runs: Runs, *, barrier: bool) -> str:
 
 
 def draw(runs: Runs, path: Path) -> None:
-    import matplotlib as mpl
+    from fedpace.report.charts import save
 
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
+    save(path, *(_panel(runs, task) for task in tasks_of(runs)))
 
-    tasks, schemes = tasks_of(runs), schemes_of(runs)
-    places = {scheme: -at - 0.7 * scheme.endswith(NO_BARRIER) for at, scheme in enumerate(schemes)}
-    figure, panels = plt.subplots(
-        1, len(tasks), sharey=True, figsize=(3.6 * len(tasks) + 1.6, 0.3 * len(schemes) + 1.4)
+
+def _panel(runs: Runs, task: str) -> Figure:
+    """Return a dot and an interval per scheme, on one scale for all tasks."""
+    import altair as alt
+
+    from fedpace.report.charts import Figure, named, numbers
+
+    schemes, rows = schemes_of(runs), []
+    for scheme in schemes:
+        found, arrived, count = relative(runs, task, scheme)
+        if not count or not math.isfinite(found.value):
+            continue
+        name = scheme.removesuffix(ASYNCHRONOUS)
+        low, high = numbers([found.low, found.high])
+        rows.append({
+            "scheme": scheme, "value": found.value, "low": low, "high": high,
+            "colour": "#0072B2" if name == OURS else "#D55E00" if is_biased(name) else "#444444",
+            "all": arrived == count, "shape": "circle" if arrived else "triangle-right",
+            "missed": "" if arrived == count else f"{count - arrived}/{count}",
+        })  # fmt: skip
+    base = named("field")
+    y = alt.Y("scheme:N", title=None, sort=schemes, scale=alt.Scale(domain=schemes))
+    scale = alt.Scale(type="log", domain=list(SHOWN), nice=False)
+    axis = alt.Axis(values=list(TICKS), format="~g")
+    x = alt.X("value:Q", title="time to target / uniform's", scale=scale, axis=axis)
+    colour = alt.Color("colour:N", scale=None)
+    fill = alt.condition("datum.all", alt.Fill("colour:N", scale=None), alt.value("white"))
+    shape = alt.Shape("shape:N", scale=None)
+    chart = alt.layer(
+        alt.Chart(alt.InlineData(values=[{}])).mark_rule().encode(x=alt.datum(1)),
+        base.mark_rule(strokeWidth=1.8, clip=True).encode(
+            x=alt.X("low:Q", scale=scale), x2=alt.X2("high"), y=y, color=colour
+        ),
+        base.mark_point(size=45, clip=True).encode(x=x, y=y, color=colour, fill=fill, shape=shape),
+        base.mark_text(align="right", dx=-3, fontSize=9).encode(
+            x=alt.value("width"), y=y, text=alt.Text("missed:N")
+        ),
+        height=18 * len(schemes),
     )
-    for panel, task in zip(np.atleast_1d(panels), tasks, strict=True):
-        panel.axvline(1, color="#999999", linewidth=0.8, zorder=0)
-        for scheme in schemes:
-            found, arrived, count = relative(runs, task, scheme)
-            if not count or not math.isfinite(found.value):
-                continue
-            name = scheme.removesuffix(NO_BARRIER)
-            colour = "#0072B2" if name == OURS else "#D55E00" if is_biased(name) else "#444444"
-            y, whole = places[scheme], arrived == count
-            if math.isfinite(found.low):
-                panel.plot([found.low, found.high], [y, y], color=colour, linewidth=1.4)
-            dot = "o" if arrived else ">"
-            panel.plot(found.value, y, dot, color=colour, mfc=colour if whole else "white", ms=5.5)
-            if not whole:
-                panel.annotate(
-                    f"{count - arrived}/{count}",
-                    (1.0, y),
-                    xycoords=("axes fraction", "data"),
-                    xytext=(-3, 0),
-                    textcoords="offset points",
-                    va="center",
-                    ha="right",
-                    fontsize=7,
-                    color="#666666",
-                )
-        panel.set_xscale("log")
-        panel.set_xlim(*SHOWN)
-        panel.set_xticks(TICKS, [f"{x:g}" for x in TICKS])
-        panel.minorticks_off()
-        panel.set_title(TITLES[task], fontsize=9)
-        panel.set_xlabel("time to target / uniform's", fontsize=9)
-        panel.grid(axis="x", color="#e5e5e5", linewidth=0.6)
-        panel.set_axisbelow(True)
-        for side in ("top", "right"):
-            panel.spines[side].set_visible(False)
-    panels = np.atleast_1d(panels)
-    panels[0].set_yticks([places[each] for each in schemes], schemes, fontsize=8.5)
-    for label, scheme in zip(panels[0].get_yticklabels(), schemes, strict=True):
-        if scheme.removesuffix(NO_BARRIER) == OURS:
-            label.set_fontweight("bold")
-            label.set_color("#0072B2")
-        elif is_biased(scheme.removesuffix(NO_BARRIER)):
-            label.set_color("#D55E00")
-    figure.text(
-        0.01,
-        0.01,
-        "Left is sooner. Orange: biased. Bars: 95 % over cells and seeds.\n"
-        "Open: some runs never got there, grey how many (▷ all); they count with the longest run.",
-        fontsize=8,
+    return Figure(
+        name="field",
+        title=TITLES[task],
+        chart=chart,
+        data={"field": rows},
+        note="Left is sooner. Orange: biased. Bars: 95 % over cells and seeds. Open: some runs "
+        "never reached the target, grey how many (triangle: all); they count with the longest run.",
     )
-    figure.tight_layout(rect=(0, 0.05, 1, 1))
-    figure.savefig(path, dpi=150)
 
 
 def main() -> None:
@@ -288,9 +280,9 @@ def main() -> None:
     parser.add_argument("--figure", type=Path)
     options = parser.parse_args()
     runs = read(options.folder)
-    print(table(runs), "\n\nWith a barrier:\n")
-    print(cells(runs, barrier=True), "\n\nWithout a barrier:\n")
-    print(cells(runs, barrier=False))
+    print(table(runs), "\n\nSynchronous:\n")
+    print(cells(runs, asynchronous=False), "\n\nAsynchronous:\n")
+    print(cells(runs, asynchronous=True))
     if options.figure:
         draw(runs, options.figure)
 

@@ -24,7 +24,7 @@ from fedpace.studies.grid import load_studies
 # Another draw of the data: of Setup 1 one on which the target can be reached.
 DATA = {"simulation-1": 7, "prototype-simulated": 5, "small-cnn": 1}
 FIRST_SEED = 1000
-NO_BARRIER = ("fedbuff", "fedasync", "pisces", "weighted")
+ASYNCHRONOUS = ("fedbuff", "fedasync", "pisces", "weighted")
 
 
 def settings(k: int) -> dict[str, list[dict[str, Any]]]:
@@ -67,7 +67,7 @@ def main() -> None:
             *cell,
         ]
         for scheme, choices in settings(study.training.k).items():
-            mode = ["training.mode=asynchronous"] if scheme in NO_BARRIER else []
+            mode = ["training.mode=asynchronous"] if scheme in ASYNCHRONOUS else []
             for knobs in choices:
                 given = [f"sampling.knobs.{scheme}.{name}={x}" for name, x in knobs.items()]
                 case = json.dumps(knobs, sort_keys=True)

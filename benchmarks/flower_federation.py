@@ -26,9 +26,9 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "flower"
-NO_BARRIER = "pace-no-barrier"
-SCHEMES = ("fedavg", "uniform", "optimal-mean", "optimal-max", "pace", NO_BARRIER)
-DEFAULT = ("fedavg", "optimal-mean", "pace", NO_BARRIER)
+ASYNCHRONOUS = "pace-asynchronous"
+SCHEMES = ("fedavg", "uniform", "optimal-mean", "optimal-max", "pace", ASYNCHRONOUS)
+DEFAULT = ("fedavg", "optimal-mean", "pace", ASYNCHRONOUS)
 # Such that FedAvg needs some thirty rounds.
 STEPS, RATE = 10, 0.003
 FASTEST, SLOWEST = 0.2, 7.0
@@ -117,7 +117,7 @@ def floor(out: Path, waits: list[float]) -> None:
 
     beyond: list[float] = []
     for path in sorted(out.parent.glob(f"{out.name}.*.csv")):
-        if NO_BARRIER in path.name:
+        if ASYNCHRONOUS in path.name:
             continue
         with path.open() as file:
             for row in csv.DictReader(file):

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from fedpace import SCHEMES, Profile, solve_mean_time, solve_tiers, variance_term
-from fedpace.sampling.tiered import Tiered
-from fedpace.studies.experiment import simulator
+from fedpace.sampling.tiers import Tiered
+from fedpace.studies.build import simulator
 from fedpace.studies.study import load_study
 
 RATIOS = np.geomspace(1e-2, 1e3, 26)
@@ -79,23 +79,29 @@ def main() -> None:
 
 
 def _draw(curves: dict[str, np.ndarray], out: Path) -> None:
-    from matplotlib.figure import Figure
+    import altair as alt
 
-    from fedpace.report.figures import save
+    from fedpace.report.charts import Figure, named, save
 
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    axes = figure.subplots()
-    for (name, points), style in zip(curves.items(), ("-", "--", "-", "-", ":"), strict=True):
-        order = np.argsort(points[:, 0])
-        axes.plot(*points[order].T, style, label=name, linewidth=1.8)
-    axes.set(
-        xscale="log", xlim=(0.7, 30), xlabel="variance term S, in units of its least S₀",
-        ylabel="expected round time, s", ylim=(0, None),
-        title="Round time against variance, Simulation Setup 1, K = 10",
+    rows = [
+        {"scheme": name, "variance": float(x), "seconds": float(y)}
+        for name, points in curves.items()
+        for x, y in points[np.argsort(points[:, 0])]
+    ]
+    names, dashes = list(curves), [[1, 0], [6, 3], [1, 0], [1, 0], [2, 2]]
+    x = alt.X("variance:Q", title="variance term S, in units of its least S₀").scale(
+        type="log", domain=[0.7, 30], nice=False
+    )
+    lines = named("curves").mark_line(strokeWidth=2.4, clip=True).encode(
+        x=x,
+        y=alt.Y("seconds:Q", title="expected round time, s"),
+        color=alt.Color("scheme:N", title=None, scale=alt.Scale(domain=names)),
+        strokeDash=alt.StrokeDash("scheme:N", title=None).scale(domain=names, range=dashes),
+        order=alt.Order("variance:Q"),
     )  # fmt: skip
-    axes.legend(fontsize="small")
-    axes.grid(alpha=0.3)
-    save(figure, out)
+    title = "Round time against variance, Simulation Setup 1, K = 10"
+    chart = lines.properties(height=300)
+    save(out, Figure(name="frontier", title=title, chart=chart, data={"curves": rows}))
     print(f"wrote {out}")
 
 

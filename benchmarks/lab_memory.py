@@ -16,20 +16,18 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpace.lab.down import take_down
-from fedpace.lab.emulated import CERTIFICATES
-from fedpace.lab.launch import memory, running
-from fedpace.lab.register import Lab, lab_folder
-from fedpace.lab.up import bring_up
-from fedpace.network.device_server import DeviceServer
-from fedpace.network.devices import Devices
-from fedpace.network.shard import job_of
-from fedpace.network.tls import Certificates
-from fedpace.rounds.checkpoint import Checkpoint
-from fedpace.rounds.rows import Row
+from fedpace.devices.backend import DeviceBackend
+from fedpace.devices.lab.lab import CERTIFICATES, bring_up, take_down
+from fedpace.devices.lab.launch import memory, running_devices
+from fedpace.devices.lab.register import Lab, lab_folder
+from fedpace.devices.server import DeviceServer
+from fedpace.devices.shard import job_of
+from fedpace.devices.wire import Certificates
 from fedpace.seeds import Seeds
-from fedpace.studies.experiment import model_of, run_with
+from fedpace.studies.build import model_of, run_with
 from fedpace.studies.study import Study, load_study
+from fedpace.training.checkpoint import Checkpoint
+from fedpace.training.history import Row
 
 NAME = "memory"
 MB = 1e6
@@ -51,7 +49,7 @@ class Sizes:
         self.measured += row.round_seconds
         if row.round % self.every:
             return
-        devices = np.array([memory(pid) for pid in running(NAME).values()]) / MB
+        devices = np.array([memory(pid) for pid in running_devices(NAME).values()]) / MB
         wall = (time.perf_counter() - self.begin) / self.every
         print(
             f"| {row.round} | {memory(os.getpid()) / MB:.1f} | {devices.mean():.1f} | "
@@ -65,11 +63,11 @@ def measure(study: Study, lab: Lab, folder: Path, every: int) -> None:
     tls = Certificates.read(folder / CERTIFICATES)
     server = DeviceServer(lab.device_names, host=lab.host, port=lab.port, tls=tls)
     try:
-        devices = Devices(server, model_of(study), Seeds(0), say=print)
+        devices = DeviceBackend(server, model_of(study), Seeds(0), say=print)
         devices.prepare(job_of(study, 0, lab.device_names))
         with tempfile.TemporaryDirectory() as place:
             journal = Checkpoint(Path(place, "run.npz"), {})
-            run_with(devices, study, "uniform", 0, journal=journal, watch=Sizes(every).show)
+            run_with(devices, study, "uniform", 0, callbacks=[journal, Sizes(every).show])
     finally:
         server.close(goodbye=False)
 

@@ -31,8 +31,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from fedpace import Average, Draw, Seeds, Shards, Simulator, Split, Steady, Task
 from fedpace.data.partition import power_law_sizes
-from fedpace.models.lenet import lenet5
-from fedpace.models.torch_model import TorchModel
+from fedpace.models.torch_model import TorchModel, lenet5
 
 CLIENTS, DRAWN, BATCH, RATE = 100, 10, 24, 0.1
 OURS, PLAIN, PFL = "fedpace", "plain PyTorch loop", "pfl-research"

@@ -20,15 +20,15 @@ import numpy as np
 from tables import print_table
 
 from fedpace import Seeds, Simulator, Stop, WarmUp, sampler_for, train
+from fedpace.backends.remote import roster
+from fedpace.backends.remote.screening import BadReplyError, Border, Claims
 from fedpace.checks import FloatArray
-from fedpace.remote import roster
-from fedpace.remote.screening import BadReplyError, Border, Said
-from fedpace.rounds.backend import Evaluation, Reply, Task
-from fedpace.rounds.limits import LARGEST_SHARE
-from fedpace.rounds.schedules import inverse
-from fedpace.rounds.server import server_named
-from fedpace.studies.experiment import simulator
+from fedpace.servers.build import server_for
+from fedpace.studies.build import simulator
 from fedpace.studies.study import load_study
+from fedpace.training.backend import Evaluation, Reply, Task
+from fedpace.training.schedules import inverse
+from fedpace.training.share_limit import LARGEST_SHARE
 
 N, K, ROUNDS, WARM_UP = 40, 10, 100, 3
 SETTINGS = ("data.sizes=power-law", "data.clients=40", "data.samples=8000", "data.smallest=50")
@@ -118,7 +118,7 @@ class Remote(Simulator):
         border, fine = self._border, []
         clients = reply.clients.tolist()
         said = zip(clients, updates, norms.tolist(), seconds.tolist(), strict=True)
-        border.meet(Said(i, u, g, None, s) for i, u, g, s in said)
+        border.meet(Claims(i, u, g, None, s) for i, u, g, s in said)
         for i, client in enumerate(clients):
             try:
                 border.update(client, updates[i], length=updates.shape[1])
@@ -165,7 +165,7 @@ def run(scheme: str, lie: Lie, seed: int, server: str) -> Found:
     sampler = sampler_for(scheme, K, learn=WarmUp(WARM_UP), refresh=refresh, **cap)
     outcome = train(
         fleet, sampler, schedule=inverse(0.1), stop=Stop(rounds=ROUNDS, blind=True),
-        seeds=Seeds(seed), server=server_named(server, sampler),
+        seeds=Seeds(seed), server=server_for(server, sampler),
     )  # fmt: skip
     rows = outcome.history.rows[1:]
     share = np.mean([fleet.liar in (*row.clients, *row.missing) for row in rows])

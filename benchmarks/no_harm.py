@@ -6,8 +6,8 @@ is at most 1.1 times the better of the two.
 
     python benchmarks/no_harm.py --seeds 5 --out no-harm.csv
 
-Without a barrier (`--mode asynchronous`) it is compared with weighted shares and with FedBuff, both
-with steps of two updates.
+With `--mode asynchronous` it is compared with weighted shares and with FedBuff, both with steps of
+two updates.
 
 Ctrl-C keeps what was done; the same command goes on from there.
 """

@@ -23,10 +23,20 @@ from typing import Any
 import numpy as np
 from tables import print_table, seconds
 
-from fedpace import SCHEMES, Profile, Run, Seeds, Simulator, Solve, Stop, Task, inverse
+from fedpace import (
+    SCHEMES,
+    Profile,
+    Seeds,
+    Simulator,
+    Solve,
+    Stop,
+    SynchronousTraining,
+    Task,
+    inverse,
+)
 from fedpace.models.model import AnyFloats
 from fedpace.sampling.design import Design
-from fedpace.studies.experiment import simulator
+from fedpace.studies.build import simulator
 from fedpace.studies.study import load_study
 
 
@@ -39,7 +49,9 @@ def fedpace_rounds(rounds: int) -> float:
     """Seconds per round of a run as studies do it: draw, train, aggregate, evaluate."""
     backend = simulator(load_study("simulation-1"), 0)
     stop, seeds = Stop(rounds=rounds), Seeds(0)
-    run = Run(backend, Solve(SCHEMES["uniform"], 10), schedule=inverse(0.1), stop=stop, seeds=seeds)
+    run = SynchronousTraining(
+        backend, Solve(SCHEMES["uniform"], 10), schedule=inverse(0.1), stop=stop, seeds=seeds
+    )
     began = time.perf_counter()
     while not run.ended:
         backend.submit(run.draw())
@@ -61,7 +73,7 @@ def parts(rounds: int) -> dict[str, float]:
         for client in draw.clients.tolist():
             steps.rows(seeds, index, client, *offsets[client : client + 2])
         t2 = time.perf_counter()
-        backend.trained(Task(draw.clients, parameters, index, 0.01, 0.0))
+        backend.train_task(Task(draw.clients, parameters, index, 0.01, 0.0))
         t3 = time.perf_counter()
         backend.evaluate(parameters)
         t4 = time.perf_counter()

@@ -16,7 +16,18 @@ from statistics import median
 import numpy as np
 from tables import print_table, seconds
 
-from fedpace import SCHEMES, Run, Seeds, Shards, Simulator, Solve, Split, Steady, Stop, constant
+from fedpace import (
+    SCHEMES,
+    Seeds,
+    Shards,
+    Simulator,
+    Solve,
+    Split,
+    Steady,
+    Stop,
+    SynchronousTraining,
+    constant,
+)
 from fedpace.models.logistic import Logistic
 
 SAMPLES_PER_CLIENT = 2
@@ -33,7 +44,7 @@ def round_seconds(n: int = 100, k: int = 10, features: int = 60, repeats: int = 
     backend = Simulator(Split(shards, shards), model, times, Seeds(0))
     # Blind: nobody evaluates. A warm-up that never ends: the sampler learns in every round.
     sampler, stop = Solve(SCHEMES["optimal-mean"], k, warm_up=10**9), Stop(blind=True)
-    run = Run(
+    run = SynchronousTraining(
         backend, sampler, schedule=constant(0.01), stop=stop, seeds=Seeds(0), evaluate_every=0
     )
     spent = []
@@ -63,17 +74,25 @@ def main() -> None:
 
 
 def draw_sweeps(sweeps: dict[str, dict[int, float]], path: Path) -> None:
-    from matplotlib.figure import Figure
+    import altair as alt
 
-    figure = Figure(figsize=(9, 3), layout="constrained")
-    for axes, (name, points) in zip(
-        figure.subplots(1, 3, sharey=True), sweeps.items(), strict=True
-    ):
-        axes.loglog(list(points), [1e3 * value for value in points.values()], "o-", color="#D55E00")
-        axes.set_xlabel(name)
-        axes.grid(alpha=0.3)
-    figure.axes[0].set_ylabel("ms per round, without evaluation")
-    figure.savefig(path, dpi=150)
+    from fedpace.report.charts import Figure, log_position, named, records, save
+
+    times = [1e3 * value for points in sweeps.values() for value in points.values()]
+    up = alt.Y("ms:Q", title="ms per round, without evaluation", **log_position(times))
+    figures = [
+        Figure(
+            name="sweep",
+            title=name,
+            chart=named("sweep")
+            .mark_line(point={"color": "#D55E00"}, color="#D55E00")
+            .encode(x=alt.X("at:Q", title=name, **log_position(points)), y=up)
+            .properties(height=200),
+            data={"sweep": records(at=list(points), ms=[1e3 * value for value in points.values()])},
+        )
+        for name, points in sweeps.items()
+    ]
+    save(path, *figures)
 
 
 if __name__ == "__main__":

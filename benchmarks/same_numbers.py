@@ -1,73 +1,88 @@
-"""Compare the stored runs of two versions bit by bit: draws, weights, losses, times, q.
+"""Check that two versions of fedpace give the same draws, weights and losses, bit by bit.
 
-    python benchmarks/same_numbers.py OLD NEW
+All schemes of simulation-1 and prototype-simulated, in both modes, two seeds. Run it with each
+version, then compare; what was run is not run again:
 
-Both are directories that `fedpace run` or `fedpace lab run` has written, with the same setup,
-schemes and seeds. The files are read as plain arrays, so that the versions need not be the same.
-With --measured the clock is a real one: times, and what follows from them, are left out.
+    python benchmarks/same_numbers.py run before      # with the version before
+    python benchmarks/same_numbers.py run after       # with the version after
+    python benchmarks/same_numbers.py compare before after
 """
 
 from __future__ import annotations
 
-import argparse
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-NUMBERS = ("round", "phase", "loss", "accuracy", "clients", "offsets", "weights", "grad_norms")
-CLOCK = ("seconds", "round_seconds", "client_seconds", "expected_round_seconds", "profile_times")
-DESIGN = ("q", "profile_weights", "profile_grad_norms")
+SETUPS = ("simulation-1", "prototype-simulated")
+MODES = {"synchronous": "all,rivals", "asynchronous": "all"}
+SEEDS = 2
+# Texts, which may be reworded.
+TEXTS = ("about", "why", "ended")
 
 
-def runs(directory: Path) -> dict[tuple[str, int], dict[str, Any]]:
+def run(out: Path) -> None:
+    """Run every study with the fedpace of this environment."""
+    for setup in SETUPS:
+        for mode, schemes in MODES.items():
+            command = [sys.executable, "-m", "fedpace", "run", setup, "--schemes", schemes]
+            command += ["--seeds", str(SEEDS), "--set", f"training.mode={mode}"]
+            subprocess.run([*command, "--out", str(out / f"{setup}-{mode}")], check=True)
+
+
+def load(folder: Path) -> dict[tuple[str, str, int], dict[str, NDArray[Any]]]:
+    """Return the arrays of every run by folder, scheme and seed."""
     found = {}
-    for path in sorted((directory / "runs").glob("*.npz")):
-        with np.load(path, allow_pickle=False) as file:
+    for path in sorted(folder.glob("*/runs/*.npz")):
+        with np.load(path) as file:
             arrays = dict(file)
         about = json.loads(str(arrays["about"]))
-        scheme, seed = (
-            about["identity"][2:4]
-            if "identity" in about
-            else (
-                about["scheme"],
-                about["seed"],
-            )
-        )
-        found[scheme, seed] = arrays
+        found[path.parent.parent.name, about["scheme"], about["seed"]] = arrays
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("old", type=Path)
-    parser.add_argument("new", type=Path)
-    parser.add_argument("--measured", action="store_true")
-    options = parser.parse_args()
-    old, new = runs(options.old), runs(options.new)
-    columns = NUMBERS if options.measured else (*NUMBERS, *CLOCK, *DESIGN)
-    same = 0
-    for key in sorted(old.keys() | new.keys()):
-        if key not in old or key not in new:
-            print(f"{key}: only in {options.old if key in old else options.new}")
-            continue
-        differing = [
-            name
-            for name in columns
-            if (name in old[key]) != (name in new[key])
-            or (name in old[key] and not _equal(old[key][name], new[key][name]))
-        ]
-        same += not differing
-        rounds = len(new[key]["round"]) - 1
-        print(f"{key}: {rounds} rounds, {', '.join(differing) or 'all bits the same'}")
-    total = len(old.keys() | new.keys())
-    print(f"{same} of {total} runs have the same bits in {len(columns)} columns")
+def differences(before: dict[str, NDArray[Any]], after: dict[str, NDArray[Any]]) -> list[str]:
+    """Return the names of the arrays that differ; new ones do not count."""
+    return [
+        name
+        for name in before
+        if name not in TEXTS
+        and not (name in after and np.array_equal(*_comparable(before[name], after[name])))
+    ]
 
 
-def _equal(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
-    return a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+def _comparable(one: NDArray[Any], other: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return floats as their bits, so that NaN equals NaN."""
+    if one.dtype.kind == other.dtype.kind == "f":
+        return one.astype(np.float64).view(np.int64), other.astype(np.float64).view(np.int64)
+    return one, other
+
+
+def compare(one: Path, other: Path) -> int:
+    """Print what differs, and return how many runs do."""
+    before, after = load(one), load(other)
+    changed = 0
+    for key in sorted(before.keys() | after.keys()):
+        if key not in before or key not in after:
+            print(*key, "only in", one if key in before else other)
+            changed += 1
+        elif names := differences(before[key], after[key]):
+            print(*key, "differs in", ", ".join(names))
+            changed += 1
+    print(f"{len(before.keys() & after.keys())} runs compared, {changed} differ")
+    return changed
 
 
 if __name__ == "__main__":
-    main()
+    match sys.argv[1:]:
+        case ["run", out]:
+            run(Path(out))
+        case ["compare", one, other]:
+            sys.exit(min(compare(Path(one), Path(other)), 1))
+        case _:
+            sys.exit(__doc__)

@@ -1,9 +1,10 @@
 """Whom would another bound on sample counts bind, and what would it allow a liar?
 
 A count that only its client says weighs for at most so many times the mean of all who hold less
-(`fedpace.remote.roster`). Other bounds are tried here on the sizes of the paper's setups: on the
-draw that each setup fixes, and on others. Printed are the fleets that have an honest client bound,
-the most that one loses, and how many times the mean a liar may claim among the forty of `liars.py`.
+(`fedpace.backends.remote.roster`). Other bounds are tried here on the sizes of the paper's setups:
+on the draw that each setup fixes, and on others. Printed are the fleets that have an honest client
+bound, the most that one loses, and how many times the mean a liar may claim among the forty of
+`liars.py`.
 
     python benchmarks/sample_bounds.py
     OPENBLAS_NUM_THREADS=1 python benchmarks/liars.py --lies honest,samples --first-seed 100 \

@@ -31,7 +31,7 @@ from fleets import Fleet, heavy_fleet, make_fleet
 from tables import print_table, seconds
 
 from fedpace import Solution, solve_max_time, solve_mean_time, solve_tiers
-from fedpace.sampling.shares import solve_shares
+from fedpace.sampling.solvers.shares import solve_shares
 
 # A fleet this small is solved often enough for a median; a large one once.
 CLIENTS_PER_MEDIAN = 3_000_000

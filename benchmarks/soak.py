@@ -38,9 +38,9 @@ import numpy as np
 from tables import print_table
 
 from fedpace.checks import FloatArray
-from fedpace.lab import launch
-from fedpace.lab.links import ip_batch
-from fedpace.lab.register import read_lab
+from fedpace.devices.lab import launch
+from fedpace.devices.lab.links import ip_batch
+from fedpace.devices.lab.register import read_lab
 from fedpace.studies.store import Store
 
 SETUP = """
@@ -166,7 +166,7 @@ class Soak:
         times = ("--times", "uniform:0.187:7.159", "--time-scale", 0.05)
         subprocess.run(self.fedpace("up", "--setup", self.setup, *times), check=True)
         self.lab = read_lab(self.name, self.state)
-        self.running = launch.running(self.name)
+        self.running = launch.running_devices(self.name)
 
     def start_server(self) -> None:
         """Start the server, or go on from where it was ended."""

@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 from tables import print_table, seconds
 
-from fedpace import Run, Seeds, Stop, constant, sampler_for
-from fedpace.studies.experiment import simulator
+from fedpace import Seeds, Stop, constant, sampler_for
+from fedpace.studies.build import simulator
 from fedpace.studies.study import load_study
+from fedpace.training.synchronous import SynchronousTraining
 
 ROUNDS = 25
 SCHEMES = ("uniform", "pace", "oort", "optimal-mean-no-pilots")
@@ -43,13 +44,13 @@ def measured(clients: int, scheme: str, availability: str) -> dict[str, float]:
     began = time.process_time()
     backend = simulator(study, 0)
     how: dict[str, Any] = {"schedule": constant(0.05), "stop": Stop(blind=True), "seeds": Seeds(0)}
-    run = Run(backend, sampler_for(scheme, 100), evaluate_every=0, **how)
+    run = SynchronousTraining(backend, sampler_for(scheme, 100), evaluate_every=0, **how)
     started = time.process_time() - began
     spent = []
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(ROUNDS):
             began = time.process_time()
-            run.go_on()
+            run.advance()
             spent.append(time.process_time() - began)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return {"start": started, "round": median(spent[5:]), "slowest": max(spent), "memory": memory}

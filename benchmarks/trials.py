@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from fedpace import Sampler, Seeds, train
-from fedpace.rounds.server import server_named
-from fedpace.studies.experiment import parsed_schedule, run_with, simulator, stopping
+from fedpace import BaseSampler, Seeds, train
+from fedpace.servers.build import server_for
+from fedpace.studies.build import parsed_schedule, run_with, simulator, stopping
 from fedpace.studies.study import load_study
 
 
@@ -40,7 +40,7 @@ class Result(NamedTuple):
     ended: str
 
 
-Makers = dict[str, Callable[[int], Sampler]]
+Makers = dict[str, Callable[[int], BaseSampler]]
 FIELDS = ("setup", "case", "scheme", "seed", *Result._fields)
 
 
@@ -53,7 +53,7 @@ def run_trial(trial: Trial, made: Makers) -> Result:
             outcome = train(
                 backend,
                 drawn_by,
-                server=server_named(study.training.server, drawn_by),
+                server=server_for(study.training.server, drawn_by),
                 schedule=parsed_schedule(study.training.schedule),
                 stop=stopping(study),
                 seeds=Seeds(trial.seed),

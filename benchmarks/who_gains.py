@@ -24,8 +24,8 @@ from tables import print_table
 
 from fedpace.checks import FloatArray
 from fedpace.report.intervals import mean_interval
-from fedpace.rounds.rows import SUSTAINED
 from fedpace.studies.store import Store
+from fedpace.training.history import SUSTAINED
 
 
 class Course(NamedTuple):

@@ -13,6 +13,8 @@ from torch import nn
 import fedpace
 from fedpace.errors import InputError
 from fedpace.studies.store import Store
+from fedpace.training.callbacks import RunInfo
+from fedpace.training.history import Row
 
 RNG = np.random.default_rng(0)
 CLIENTS = [
@@ -28,7 +30,12 @@ class Net(nn.Sequential):
 
 
 def compared(out: Path, **changed: Any) -> Any:
-    how = {"model": Net, "clients": CLIENTS, "schemes": ["uniform", "pace"], "seeds": 2}
+    how: dict[str, Any] = {
+        "model": Net,
+        "clients": CLIENTS,
+        "schemes": ["uniform", "pace"],
+        "seeds": 2,
+    }
     return fedpace.compare(out=out, **({**how, **FAST} | changed))
 
 
@@ -117,11 +124,19 @@ def test_rounds_are_watched_logged_and_served(
 ) -> None:
     pytest.importorskip("tensorboardX", reason="needs pip install 'fedpace[tensorboard]'")
     seen: list[tuple[str, int, int]] = []
+
+    class Seen(fedpace.Callback):
+        def on_row(self, run: RunInfo, row: Row) -> None:
+            seen.append((run.scheme, run.seed, row.round))
+
     compared(
-        tmp_path, seeds=1, log="tensorboard", live=True,
-        watch=lambda job, row: seen.append((job.scheme, job.seed, row.round)),
+        tmp_path, seeds=1, schemes="uniform, pace", log="tensorboard", live=True,
+        callbacks=[Seen()],
     )  # fmt: skip
     rounds = (1, 2, 3, 4)
     assert sorted(seen) == [(scheme, 0, at) for scheme in ("pace", "uniform") for at in rounds]
     assert len(list((tmp_path / "logs" / "tensorboard").iterdir())) == 2
-    assert "live page: http://127.0.0.1:" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "live page: http://127.0.0.1:" in said
+    assert "0/2 runs, " in said  # without a terminal, too
+    assert "2/2 runs, " in said

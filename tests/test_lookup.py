@@ -9,17 +9,17 @@ import pytest
 
 from fedpace import lookup
 from fedpace.errors import InputError
-from fedpace.estimation.policy import WarmUp, sampler_for
-from fedpace.estimation.solve import Solve
-from fedpace.lookup import fingerprint, found, provide, sources
-from fedpace.rounds.server import server_named
+from fedpace.lookup import fingerprint, provide_sources, read_sources
+from fedpace.samplers.build import WarmUp, sampler_for
+from fedpace.samplers.solve import Solve
+from fedpace.servers.build import server_for
 
 KNOWN = {"one": 1, "two": 2}
 GROUP = "fedpace.numbers"
 
 
 def find(name: object) -> Any:
-    return found(name, KNOWN, argument="number", group=GROUP)
+    return lookup.find(name, KNOWN, argument="number", group=GROUP)
 
 
 def problem(name: object) -> str:
@@ -123,7 +123,7 @@ def test_a_package_may_bring_schemes_and_servers(
     sampler = sampler_for("theirs", 3, learn=WarmUp(2))
     assert isinstance(sampler, Solve)
     assert sampler.scheme.__module__ == "package_of_numbers"
-    assert type(server_named("own")).__name__ == "Server"
+    assert type(server_for("own")).__name__ == "Server"
     with pytest.raises(InputError, match="did you mean 'theirs'"):
         sampler_for("thiers", 3, learn=WarmUp(2))
 
@@ -207,15 +207,15 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
 
 
 def test_texts_take_the_place_of_files_that_are_not_there() -> None:
-    provide({"far/away.py": "mine = 41"})
+    provide_sources({"far/away.py": "mine = 41"})
     assert find("far/away.py:mine") == 41
-    provide({"far/away.py": "mine = 42"})
+    provide_sources({"far/away.py": "mine = 42"})
     assert find("far/away.py:mine") == 42
 
 
 def test_the_texts_of_files_are_gathered_and_modules_are_not(tmp_path: Path) -> None:
     file = written(tmp_path, "mine = 7")
-    assert sources([f"{file}:mine", "uniform", "math:pi", "adam:0.1"]) == {file: "mine = 7"}
+    assert read_sources([f"{file}:mine", "uniform", "math:pi", "adam:0.1"]) == {file: "mine = 7"}
 
 
 def test_a_fingerprint_changes_with_the_file_and_there_is_none_without_one(tmp_path: Path) -> None:
@@ -233,5 +233,5 @@ def test_a_fingerprint_of_a_text_is_that_of_its_file(tmp_path: Path) -> None:
     file = written(tmp_path, "mine = 7")
     here = fingerprint(f"{file}:mine")
     Path(file).unlink()
-    provide({file: "mine = 7"})
+    provide_sources({file: "mine = 7"})
     assert fingerprint(f"{file}:mine") == here

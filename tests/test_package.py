@@ -26,7 +26,7 @@ def test_importing_loads_nothing_but_numpy_and_scipy() -> None:
     )
     loaded = set(json.loads(run.stdout))
     assert "fedpace" in loaded
-    assert loaded <= {"fedpace", "numpy", "scipy"}
+    assert loaded <= {"fedpace", "lazy_loader", "numpy", "scipy"}
 
 
 def test_importing_prints_and_warns_nothing() -> None:

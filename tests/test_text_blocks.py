@@ -12,7 +12,7 @@ import typer.main
 
 import fedpace
 from fedpace.cli import app, options
-from fedpace.estimation.policy import named
+from fedpace.samplers.build import resolve
 from fedpace.studies.grid import grids, load_studies
 from fedpace.studies.study import setups
 from tests.pages import PAGES, ROOT, blocks
@@ -38,7 +38,7 @@ def read_command(line: str) -> None:
         if not setup.endswith(".toml"):
             load_studies(setup, given.get("overrides") or ())
     if given.get("schemes") and ".py:" not in given["schemes"]:
-        options.named_schemes(given["schemes"], named, every=options.TRAINED)
+        options.named_schemes(given["schemes"], resolve, every=options.TRAINED)
 
 
 def lines_of(text: str) -> list[str]:

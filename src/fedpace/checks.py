@@ -1,4 +1,4 @@
-"""Check arguments at the border: each function returns the value, or says what is wrong with it."""
+"""Argument checks: each function returns the value, or raises InputError with a remedy."""
 
 import operator
 from collections.abc import Callable
@@ -25,7 +25,7 @@ LARGEST_COUNT = 10**12
 
 
 def shares(weights: ArrayLike) -> FloatArray:
-    """Return weights p_i as a vector that cannot be changed and sums to 1 to all digits."""
+    """Return weights p_i as a read-only vector that sums to 1 to all digits."""
     p = positive_column("weights", weights)
     remedy = "divide by the sum, or give sample counts to Profile.from_samples"
     p /= sum_to_one("weights", p, remedy)
@@ -34,7 +34,7 @@ def shares(weights: ArrayLike) -> FloatArray:
 
 
 def one_per_client(name: str, array: FloatArray, n: int) -> FloatArray:
-    """Return `array`, or say that it is not of length n."""
+    """Return `array` if it has length n."""
     if array.size != n:
         got = f"{array.size} for {n} clients; give arrays of equal length"
         raise InputError(f"{name} must have one entry per client, got {got}")
@@ -42,7 +42,7 @@ def one_per_client(name: str, array: FloatArray, n: int) -> FloatArray:
 
 
 def column(name: str, values: ArrayLike) -> FloatArray:
-    """Return a fresh float64 vector of finite numbers, or say which entry is not one."""
+    """Return a new float64 vector of finite numbers."""
     try:
         if (kind := np.asarray(values).dtype).kind in "cmM":
             raise TypeError(f"{kind} is no real number")
@@ -50,7 +50,7 @@ def column(name: str, values: ArrayLike) -> FloatArray:
         with np.errstate(invalid="ignore", over="ignore"):
             array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{name} must be numbers, got {shown(values)}; {error}") from None
+        raise InputError(f"{name} must be numbers, got {short_repr(values)}; {error}") from None
     if array.ndim != 1 or array.size == 0:
         got = f"shape {array.shape}; give at least one client"
         raise InputError(f"{name} must be a vector with one entry per client, got {got}")
@@ -59,7 +59,7 @@ def column(name: str, values: ArrayLike) -> FloatArray:
 
 
 def positive_column(name: str, values: ArrayLike) -> FloatArray:
-    """Return a fresh float64 vector of positive finite numbers of a span that can be computed."""
+    """Return a new float64 vector of positive numbers whose span float64 can handle."""
     array = column(name, values)
     refuse_first(name, array, array <= 0, "be positive", "measure it, or drop the client")
     refuse_wide(name, array)
@@ -67,7 +67,7 @@ def positive_column(name: str, values: ArrayLike) -> FloatArray:
 
 
 def norm_column(grad_norms: ArrayLike, n: int) -> FloatArray:
-    """Return a fresh vector of norms G_i ≥ 0, one per client, of a span that can be computed."""
+    """Return a new vector of norms G_i ≥ 0, one per client, whose span float64 can handle."""
     norms = one_per_client("grad_norms", column("grad_norms", grad_norms), n)
     refuse_first("grad_norms", norms, norms < 0, "be at least 0", "report a norm, not a slope")
     refuse_wide("grad_norms", norms)
@@ -75,7 +75,7 @@ def norm_column(grad_norms: ArrayLike, n: int) -> FloatArray:
 
 
 def probabilities(q: ArrayLike, n: int) -> FloatArray:
-    """Return q as a vector of n probabilities, or say what is wrong with it."""
+    """Return q as a vector of n probabilities."""
     array = one_per_client("q", column("q", q), n)
     refuse_first("q", array, array < 0, "be at least 0", "give probabilities")
     sum_to_one("q", array, "divide by the sum")
@@ -85,7 +85,7 @@ def probabilities(q: ArrayLike, n: int) -> FloatArray:
 
 
 def positive_probabilities(q: ArrayLike, n: int, never: str) -> FloatArray:
-    """Return probabilities that nobody may change, none of them 0; `never` says what that means."""
+    """Return read-only probabilities, none of them 0; `never` names what 0 would mean."""
     found = probabilities(q, n)
     refuse_first(
         "q",
@@ -120,11 +120,13 @@ def positive_count(
             raise TypeError
         count = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise InputError(f"{name} must be an integer, got {shown(value)}; give 1 or more") from None
+        raise InputError(
+            f"{name} must be an integer, got {short_repr(value)}; give 1 or more"
+        ) from None
     if count < 1:
         raise InputError(f"{name} must be at least 1, got {count}; {remedy or 'give 1 or more'}")
     if count > most:
-        got = f"{shown(count)}; {remedy or 'give fewer'}"
+        got = f"{short_repr(count)}; {remedy or 'give fewer'}"
         raise InputError(f"{name} must be at most {most:,}, got {got}")
     return count
 
@@ -140,18 +142,18 @@ def number(name: str, value: Any, remedy: str) -> float:
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{name} must be a number, got {shown(value)}; {remedy}") from None
+        raise InputError(f"{name} must be a number, got {short_repr(value)}; {remedy}") from None
 
 
-def shown(value: object) -> str:
-    """Return what a value looks like, in one line of at most 60 characters."""
+def short_repr(value: object) -> str:
+    """Return the repr of a value in one line of at most 60 characters."""
     return " ".join(repr(value).split())[:60]
 
 
 def refuse_first(
     name: str, array: FloatArray | IntArray, bad: NDArray[np.bool_], condition: str, remedy: str
 ) -> None:
-    """Raise for the first client marked as bad, if there is one."""
+    """Raise InputError for the first client marked as bad, if any."""
     if bad.any():
         client = int(np.argmax(bad))
         got = f"{array[client]:g} for client {client}"
@@ -163,7 +165,7 @@ def refuse_wide(
 ) -> None:
     """Raise where positive entries are too large, too small or too far apart for float64.
 
-    `place` says where an entry stands.
+    `place` describes the position of an entry.
     """
     smallest, largest = int(np.argmin(np.where(array > 0, array, np.inf))), int(np.argmax(array))
     low, high = float(array[smallest]), float(array[largest])

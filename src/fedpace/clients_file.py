@@ -110,7 +110,7 @@ def _profile(table: _Table, numbers: dict[str, FloatArray]) -> Profile:
 def write_probabilities(
     path: Path, names: Sequence[str], columns: Mapping[str, NDArray[Any]]
 ) -> None:
-    """Write client and what a design says of each, such as q, one row per client."""
+    """Write one row per client: its name and the columns, such as q."""
     values = (column.tolist() for column in columns.values())
     rows = zip(map(_quoted, names), *values, strict=True)
     lines = (",".join([name, *map(repr, numbers)]) + "\n" for name, *numbers in rows)
@@ -118,7 +118,7 @@ def write_probabilities(
 
 
 def write_example(path: Path, n: int, rng: np.random.Generator) -> None:
-    """Write a fleet as one meets it: few clients with much data, and few that are very slow.
+    """Write a typical fleet: a few clients with much data, and a few that are very slow.
 
     Sample counts follow a power law; gradient norms and device speeds are log-normal; a round
     is 50 local steps at the device's speed plus a transfer at the link's.
@@ -175,10 +175,10 @@ def _known_columns(path: Path, header: list[str]) -> list[str]:
     """Return the numeric columns to read, or say which one is missing or given twice."""
     for name in COLUMNS:
         if header.count(name) > 1:
-            raise InputError(f"{path}: column '{name}' is there twice; keep one")
+            raise InputError(f"{path}: column '{name}' occurs twice; keep one")
     present = [name for name in NUMBERS if name in header]
     if "samples" in present and "weight" in present:
-        raise InputError(f"{path}: columns 'samples' and 'weight' are both there; keep one of them")
+        raise InputError(f"{path}: columns 'samples' and 'weight' both occur; keep one of them")
     size = "weight" if "weight" in present else "samples"
     if missing := [name for name in (size, "time", "grad_norm") if name not in present]:
         name = missing[0]

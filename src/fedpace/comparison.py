@@ -3,61 +3,84 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
-from fedpace.checks import shown
+from fedpace.checks import short_repr
 from fedpace.data.shards import Split
 from fedpace.errors import InputError, nearest
-from fedpace.lookup import GIVEN, fingerprint, give, label
+from fedpace.lookup import GIVEN, fingerprint, label, register_objects
 from fedpace.report.live import Live
-from fedpace.report.written import Report
-from fedpace.rounds.rows import Row
+from fedpace.report.report import Report
+from fedpace.studies.callbacks import ProgressLines
 from fedpace.studies.loggers import loggers
 from fedpace.studies.own import model_for, split_of
-from fedpace.studies.processes import Job
-from fedpace.studies.record import write_record
-from fedpace.studies.runner import Standing, checked_jobs, run_study
-from fedpace.studies.saving import write_models
-from fedpace.studies.store import Store, StoredRun, run_key
-from fedpace.studies.study import validated
-from fedpace.studies.watching import Watchers
+from fedpace.studies.runner import run_study, study_jobs, write_models
+from fedpace.studies.store import Store, StoredRun, write_record
+from fedpace.studies.study import SECTIONS, validated
+from fedpace.training.callbacks import Callback
+from fedpace.training.history import Row
 
-# Rounds after which a run ends where nobody says, and has not reached its target.
+# Rounds after which a run ends by default, if it has not reached its target.
 MOST_ROUNDS = 500
-# Settings of a study by the names that they have here.
+# Settings and their sections; times and target have arguments of their own.
 PLACES = {
-    "k": "training.k",
-    "local_steps": "training.local_steps",
-    "batch": "training.batch",
-    "schedule": "training.schedule",
-    "optimiser": "training.optimiser",
-    "proximal": "training.proximal",
-    "weight_decay": "training.weight_decay",
-    "clip": "training.clip",
-    "server": "training.server",
-    "noise": "devices.noise",
-    "known": "devices.known",
-    "max_weight": "sampling.max_weight",
-    "warm_up": "sampling.warm_up",
-    "refresh": "sampling.refresh",
-    "rounds": "stop.rounds",
-    "seconds": "stop.seconds",
-    "sustained": "stop.sustained",
+    field: name
+    for name in ("training", "sampling", "devices", "stop")
+    for field in SECTIONS[name].model_fields
+    if field not in ("times", "loss", "accuracy")
 }
+
+
+class Settings(TypedDict, total=False):
+    """Fields of a study that `compare` takes; see `fedpace.studies.study`."""
+
+    k: int
+    take: int
+    deadline: float
+    local_steps: int
+    batch: int
+    schedule: str
+    weight_decay: float
+    clip: float
+    optimiser: str
+    proximal: float
+    server: str
+    mode: Literal["synchronous", "asynchronous"]
+    at_once: int
+    buffer: int
+    max_weight: float
+    c_over_s0: float
+    warm_up: int
+    refresh: int
+    oracle: bool
+    knobs: dict[str, dict[str, Any]]
+    samples: float
+    megabits: float
+    known: bool
+    correlation: float
+    availability: str
+    noise: float
+    drift: float
+    period: float
+    busy: float
+    busy_factor: float
+    spell: float
+    sustained: bool
+    rounds: int
+    seconds: float
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """What came of it: the runs, the numbers, where the page is, and the trained models."""
+    """The result of `compare`: runs, report, and the paths of the page and the trained models."""
 
     runs: Sequence[StoredRun]
     report: Report
@@ -91,55 +114,53 @@ def compare(
     scheduler: str | None = None,
     save: bool = False,
     show: bool = False,
-    progress: Callable[[Standing], object] | None = None,
-    watch: Callable[[Job, Row], object] | None = None,
+    callbacks: Sequence[Callback | Callable[[Row], object]] = (),
     log: Sequence[str] | str = (),
     live: bool = False,
-    **settings: Any,
+    **settings: Unpack[Settings],
 ) -> Comparison:
-    """Train your model on your clients by several schemes, and report the time to the target.
+    """Train your model on your clients with several schemes, and report the time to the target.
 
-    Every scheme runs with every seed, on all cores; runs that are stored in `out` are not done
-    again, so that the same call goes on after an interruption. It ends in the tables, figures and
-    page of `fedpace report`.
+    Every scheme runs with every seed, on all cores. Runs that are stored in `out` are not
+    repeated, so the same call continues after an interruption. The tables, figures and page are
+    those of `fedpace report`.
 
     Parameters
     ----------
     model : PyTorch module, scikit-learn estimator, Model, or a function that makes one
-        What clients train; see `fedpace.models.adapted.as_model`. With a function, such as a
-        module's class, every seed starts from parameters of its own.
+        What clients train; see `fedpace.models.model.as_model`. With a function, such as a
+        module's class, every seed starts from its own parameters.
     clients : list of (x, y) or (x, y, test x, test y), or a Split
-        What each client holds.
-    test_share : float
-        The share of a pair that is held back for testing: its last rows.
-    schemes, seeds : names, and how many seeds or which
-        Names as in `fedpace run --schemes`; your own are file.py:name.
+        The data of each client.
+    schemes : names, in a list or separated by commas
+        As in `fedpace run --schemes`; your own are file.py:name.
+    seeds : int or sequence of int
+        Number of seeds, or the seeds.
     times : str or array of N seconds
-        How long a round takes each client: see `fedpace.times.distributions.usual_times`.
+        Round time of each client: see `fedpace.times.distributions.usual_times`.
     target : float or {"accuracy": share}
-        The loss that ends a run, or the accuracy. Without it a run ends after `rounds`.
+        Loss or accuracy that ends a run. Without it a run ends after `rounds`.
     out : path
-        Where runs and report go.
+        Directory for the runs and the report.
     loss, metric : str or function, optional
         For PyTorch modules: see `TorchModel`.
+    test_share : float
+        Share of a pair that is held back for testing: its last rows.
     name : str
-        What the study is called, in files and on the page.
+        Name of the study, in files and on the page.
     processes, scheduler : int, str, optional
         Runs at a time, one per core by default; or the address of a Dask scheduler.
     save, show : bool
         Write the trained models to out/models; open the page in the browser.
-    progress : function of a Standing, optional
-        Is told how many runs are done; by default a terminal shows it.
-    watch : function of a Job and a Row, optional
-        Sees every round of every run as soon as it is over: `job.scheme`, `job.seed`, `row.loss`.
+    callbacks : sequence of Callback, or functions of a row
+        Called for every round and every finished run.
     log : names
-        Loggers that every round is written to, in out/logs: tensorboard, mlflow, wandb.
+        Loggers of every round, in out/logs: tensorboard, mlflow, wandb.
     live : bool
-        Serve the page on this machine while runs are done, and say where.
+        Serve the page on this machine during the runs, and print its address.
     **settings
-        k=10, local_steps=50, batch=24, schedule="inverse:0.1", optimiser="sgd", proximal=0,
-        weight_decay=0, clip, server="auto", rounds=500, seconds, noise=0, known=True, max_weight,
-        warm_up, refresh, sustained: the study's fields of these names.
+        Fields of a study, such as k=10, local_steps=50, batch=24, schedule="inverse:0.1",
+        mode="synchronous", rounds=500; see `Settings`.
 
     Examples
     --------
@@ -151,47 +172,41 @@ def compare(
         )
         result.seconds("pace")
     """
-    names = [schemes] if isinstance(schemes, str) else list(schemes)
+    names = schemes.split(",") if isinstance(schemes, str) else list(schemes)
+    names = [each.strip() if isinstance(each, str) else each for each in names]
     numbers = _seeds(seeds)
     split = clients if isinstance(clients, Split) else split_of(clients, test_share=test_share)
     model_for(model, split.train, loss=loss, metric=metric)
     study = validated(_values(name, split, model, loss, metric, times, target, settings), name)
-    folder = Path(out)
-    jobs = checked_jobs(study, names, numbers)
+    folder, printed = Path(out), ProgressLines()
+    warn = printed.on_warning
+    jobs = study_jobs(study, names, numbers)
     write_record(folder, study, names, numbers)
-    show_standing = [progress or _told]
     with ExitStack() as stack:
         logs = [log] if isinstance(log, str) else log
-        watchers: list[Any] = [
-            stack.enter_context(e) for e in loggers(logs, study, folder, warn=_say)
-        ]
+        calls: list[Callback | Callable[[Row], object]] = [printed, *callbacks]
+        calls += [stack.enter_context(e) for e in loggers(logs, study, folder, warn=warn)]
         if live:
-            watchers.append(served := stack.enter_context(Live(folder, _say)))
-            served.of(study)
-            show_standing.append(served.standing)
-            _say(f"live page: {served.url}")
-        watcher = Watchers(*watchers, call=[watch] if watch else [])
+            calls.append(page := stack.enter_context(Live(folder, warn)))
+            page.of(study)
+            warn(f"live page: {page.url}")
         done = run_study(
             study, names, numbers, folder, jobs=jobs, processes=processes, scheduler=scheduler,
-            save=save, progress=lambda now: [each(now) for each in show_standing], warn=_say,
-            watcher=watcher if watchers or watch else None,
+            save=save, callbacks=calls,
         )  # fmt: skip
     for failure in done.failures:
-        _say(f"failed: {failure}")
+        warn(f"failed: {failure}")
     if not done.stored:
-        raise InputError(
-            f"no run could be done: {done.failures[0].reason}; mend it, and call again"
-        )
-    runs = list(Store(folder).runs(_say, keys={run_key(study, *job) for job in jobs}))
-    report = Report.of(runs)
+        raise InputError(f"no run succeeded: {done.failures[0].reason}; correct it and call again")
+    runs = list(Store(folder).runs(warn, keys=set(jobs.keys.values())))
+    report = Report.of(runs, warn)
     list(report.write_tables(folder))
     report.show()
-    report.write_figures(folder)
-    page = report.write_page(folder, runs_in=folder)
-    print(f"Page: {page}")
+    path = report.write_page(folder, runs_in=folder)
+    print(f"Page: {path}")
     if show:
-        webbrowser.open(page.resolve().as_uri())
-    return Comparison(runs, report, page, write_models(study, jobs, folder) if save else ())
+        webbrowser.open(path.resolve().as_uri())
+    return Comparison(runs, report, path, write_models(study, jobs.keys, folder) if save else ())
 
 
 def _values(
@@ -204,7 +219,7 @@ def _values(
     target: Any,
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the fields of the study; objects are given a name that tells them apart."""
+    """Return the fields of the study; each object gets a unique name."""
     values: dict[str, Any] = {
         "name": name,
         "data": {
@@ -226,8 +241,7 @@ def _values(
         if setting not in PLACES:
             hint = nearest(setting, PLACES)
             raise InputError(f"compare takes no argument '{setting}'; {hint}")
-        section, _, field = PLACES[setting].partition(".")
-        values[section][field] = value
+        values[PLACES[setting]][setting] = value
     return values
 
 
@@ -235,7 +249,9 @@ def _seeds(seeds: Any) -> list[int]:
     if isinstance(seeds, Integral) and not isinstance(seeds, bool):
         seeds = range(int(seeds))
     if not isinstance(seeds, Sequence | range) or not all(isinstance(s, Integral) for s in seeds):
-        raise InputError(f"seeds must be a number or a list of integers, got {shown(seeds)}; try 5")
+        raise InputError(
+            f"seeds must be a number or a list of integers, got {short_repr(seeds)}; try 5"
+        )
     return [int(each) for each in seeds]
 
 
@@ -247,7 +263,7 @@ def _target(target: Any) -> dict[str, float]:
     if isinstance(target, Mapping) and target and set(target) <= {"loss", "accuracy"}:
         return dict(target)
     raise InputError(
-        f"target must be a loss, or {{'accuracy': 0.8}}, got {shown(target)}; give a number"
+        f"target must be a loss, or {{'accuracy': 0.8}}, got {short_repr(target)}; give a number"
     )
 
 
@@ -262,15 +278,15 @@ def _times(times: Any, clients: int) -> str:
 
 
 def _given(what: str, value: Any, mark: str) -> str:
-    """Let a name stand for an object: what it is called, and a mark that changes with it."""
+    """Register an object, and return a name for it that changes with the object."""
     called = what if what in ("data", "times") else label(value).partition("(")[0]
     name = f"{GIVEN}{called[:40]}-{mark[:16]}"
-    give({name: value})
+    register_objects({name: value})
     return name
 
 
 def _mark(model: Any, split: Split, loss: Any) -> str:
-    """Return a hash of a model: its text, its layers where it shows them, and how it starts."""
+    """Return a hash of a model: its source, its layers and its initial parameters."""
     made = model_for(model, split.train, loss=loss)
     start = made.initial(np.random.default_rng(0))
     layers = repr(getattr(made, "_module", ""))
@@ -289,16 +305,3 @@ def _digest(*parts: Any) -> str:
             part = np.ascontiguousarray(part).data
         digest.update(part)
     return digest.hexdigest()
-
-
-def _say(message: str) -> None:
-    print(f"fedpace: {message}", file=sys.stderr, flush=True)
-
-
-def _told(now: Standing) -> None:
-    if not sys.stderr.isatty():
-        return
-    left = "" if now.seconds_left is None else f", about {now.seconds_left:.0f} s left"
-    print(f"\r{now.done}/{now.total} runs{left}   ", end="", file=sys.stderr, flush=True)
-    if now.done == now.total:
-        print(file=sys.stderr)

@@ -1,9 +1,9 @@
-"""What a caller can handle."""
+"""Exceptions, and hints for misspelt names."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -21,7 +21,14 @@ class MissingExtraError(ImportError):
 
 
 class TooFewClientsError(RuntimeError):
-    """Too few clients are there, and the limit for waiting is over; what was done is safe."""
+    """Too few clients are there, and the limit for waiting is over; what was done is safe.
+
+    In Flower `result` is what was trained until then: a `Result` with the model's `arrays`.
+    """
+
+    def __init__(self, message: str, result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class UnknownNameError(InputError, KeyError):
@@ -31,7 +38,7 @@ class UnknownNameError(InputError, KeyError):
 
 
 class Named(dict[str, T]):
-    """Values by name; a name that is not known is answered with the nearest.
+    """Values by name; for an unknown name the error suggests the nearest.
 
     >>> Named("fruit", {"apple": 1})["aple"]
     Traceback (most recent call last):
@@ -50,7 +57,7 @@ class Named(dict[str, T]):
 
 @contextmanager
 def needs(what: str, extra: str) -> Iterator[None]:
-    """Say which extra to install where an import in this block finds no package."""
+    """Raise MissingExtraError, naming the extra, if an import in this block fails."""
     try:
         yield
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""Write a file whole or not at all."""
+"""Atomic writes and lock files."""
 
 import contextlib
 import lzma
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fedpace.errors import InputError, InUseError
 
-# Whatever reading a file of ours that is damaged, or is none, may raise.
+# What reading a damaged run file may raise.
 UNREADABLE = (
     OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError,
     SyntaxError, ArithmeticError, AssertionError, MemoryError, tokenize.TokenError,
@@ -23,7 +23,7 @@ UNREADABLE = (
 
 
 def writable(path: Path) -> Path:
-    """Return `path`, or say why nothing can be written there before any work is done."""
+    """Return `path`, or raise InputError if it cannot be written."""
     try:
         is_folder = path.is_dir()
     except OSError as error:
@@ -40,7 +40,7 @@ def writable(path: Path) -> Path:
 
 
 def made_folder(folder: Path, option: str, *, mode: int = 0o777) -> Path:
-    """Return the folder, created if it is not there, or say which option to change."""
+    """Create a folder if necessary and return it; an error names the option to change."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=mode)
     except OSError as error:
@@ -50,11 +50,11 @@ def made_folder(folder: Path, option: str, *, mode: int = 0o777) -> Path:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, and move it there when it is complete."""
+    """Let `write` fill a temporary file beside `path`, and move it there."""
     writable(path)
     target = path.resolve()  # a link stays a link
     try:
-        # The suffix stays: it tells Matplotlib the format.
+        # The suffix stays: some writers choose the format by it.
         handle, name = tempfile.mkstemp(prefix=".fedpace-", suffix=target.suffix, dir=target.parent)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}; choose another") from error
@@ -73,7 +73,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def cell(value: object) -> object:
-    """Return a value for a CSV file, so that no spreadsheet takes a text for a formula.
+    """Return a value for a CSV file that no spreadsheet reads as a formula.
 
     >>> cell("=1+1"), cell("uniform"), cell(-3)
     ("'=1+1", 'uniform', -3)
@@ -83,15 +83,15 @@ def cell(value: object) -> object:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
+    """Write a text file atomically."""
     write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_through(path: Path, *contents: bytes, temporary: Path | None = None) -> None:
-    """Replace a file whole, and return when the disk has it, safe from a loss of power.
+    """Replace a file atomically, and return when it is on the disk and survives a power loss.
 
-    The contents are written one after the other. The temporary file beside it always has the same
-    name unless one is given, so that a killed process leaves at most one.
+    The contents are written one after the other. The temporary file has a fixed name by default,
+    so that killed processes leave at most one.
     """
     temporary = path.with_name(f".{path.name}.part") if temporary is None else temporary
     try:
@@ -111,7 +111,7 @@ def write_through(path: Path, *contents: bytes, temporary: Path | None = None) -
 
 
 def _flush(folder: Path) -> None:
-    """Make a move within the folder survive a loss of power."""
+    """Make a move within the folder survive a power loss."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -121,7 +121,7 @@ def _flush(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes that lock the same folder waiting meanwhile."""
+    """Lock a folder; other processes that do the same wait."""
     import fcntl  # Windows has none
 
     with (folder / ".lock").open("a") as file:
@@ -131,9 +131,9 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def held(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file `path` meanwhile, or say which process holds it; `what` is locked by it.
+    """Hold the lock file `path` of `what`; raises InUseError if another process holds it.
 
-    The system frees it when its process ends, however that happens.
+    The operating system frees it when its process ends.
     """
     try:
         import fcntl
@@ -142,7 +142,7 @@ def held(path: Path, what: str) -> Iterator[None]:
         return
     while True:
         try:
-            # Not through a link: the file that it leads to would be emptied.
+            # Not through a link, whose target would be emptied.
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
         except OSError as error:
             problem = "is a link" if path.is_symlink() else f"cannot be written: {error.strerror}"
@@ -160,7 +160,7 @@ def held(path: Path, what: str) -> Iterator[None]:
             ) from None
         if _is(file.fileno(), path):
             break
-        file.close()  # who held it has removed it since we opened it
+        file.close()  # the holder has removed it since
     with file:
         file.truncate(0)
         file.write(f"process {os.getpid()}: {' '.join(sys.argv)[:100]}\n")

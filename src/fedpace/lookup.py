@@ -1,4 +1,4 @@
-"""Find what a name stands for: something of fedpace's, of a package's, or of a user's own."""
+"""Find objects by name: registered ones, those of installed packages, and those of a user."""
 
 import hashlib
 import importlib
@@ -16,22 +16,22 @@ from typing import Any
 
 from fedpace.errors import InputError, nearest
 
-# The text of files that are not on this machine, by the name that they were given with.
+# The text of files that are not on this machine, by their names.
 _sources: dict[str, str] = {}
-# Objects that a script gave, by the name that stands for them.
+# Objects of a script, by the names that stand for them.
 GIVEN = "given:"
 _given: dict[str, Any] = {}
 
 
-def found(name: object, known: Mapping[str, Any], *, argument: str, group: str) -> Any:
-    """Return what a name stands for; errors begin with the `argument` that it was given for.
+def find(name: object, known: Mapping[str, Any], *, argument: str, group: str) -> Any:
+    """Return the object of a name; errors begin with the `argument` that it is for.
 
-    It may be one of `known`, one that an installed package gives to the `group` of entry points,
-    or `module:name` or `file.py:name` for your own.
+    The name is one of `known`, an entry point of an installed package in `group`, or `module:name`
+    or `file.py:name` for your own.
 
-    >>> found("one", {"one": 1}, argument="number", group="fedpace.numbers")
+    >>> find("one", {"one": 1}, argument="number", group="fedpace.numbers")
     1
-    >>> found("math:cos", {}, argument="number", group="fedpace.numbers")(0)
+    >>> find("math:cos", {}, argument="number", group="fedpace.numbers")(0)
     1.0
     """
     if not isinstance(name, str):
@@ -61,28 +61,28 @@ def found(name: object, known: Mapping[str, Any], *, argument: str, group: str) 
         raise InputError(f"{argument} must be defined in its module, got {got}") from None
 
 
-def sources(names: Iterable[str]) -> dict[str, str]:
+def read_sources(names: Iterable[str]) -> dict[str, str]:
     """Return the text of the files that these names refer to, for another machine."""
     return {file: _text(file, file, "file") for name in names if (file := _file(name))}
 
 
-def provide(texts: Mapping[str, str]) -> None:
-    """Use these texts instead of files, which another machine may not have."""
+def provide_sources(texts: Mapping[str, str]) -> None:
+    """Use these texts instead of files that this machine may not have."""
     _sources.update(texts)
 
 
-def give(objects: Mapping[str, Any]) -> None:
-    """Let names that begin with "given:" stand for these objects in this process."""
+def register_objects(objects: Mapping[str, Any]) -> None:
+    """Let these names, which begin with "given:", stand for objects in this process."""
     _given.update(objects)
 
 
-def given_among(names: Iterable[object]) -> dict[str, Any]:
-    """Return the objects that a script gave for these names."""
+def registered_objects(names: Iterable[object]) -> dict[str, Any]:
+    """Return the objects of a script that these names stand for."""
     return {name: _given[name] for name in names if isinstance(name, str) and name in _given}
 
 
 def label(given: object, known: Mapping[str, Any] | None = None) -> str:
-    """Return a name as it is, or an object's: that among the `known`, its own, or how it looks.
+    """Return the name of an object: among the `known`, its own, or its repr; a name unchanged.
 
     >>> label("file.py:mine"), label(len), label([len]), label(1, {"one": 1})
     ('file.py:mine', 'len', '[<built-in function len>]', 'one')
@@ -99,16 +99,16 @@ def label(given: object, known: Mapping[str, Any] | None = None) -> str:
 
 
 def fingerprint(given: object) -> str | None:
-    """Return a hash of the file that a name refers to, or of an object's function or class.
+    """Return a hash of the file of a name, or of the source of an object's function or class.
 
-    None for a name that refers to no file, and for what has no text.
+    None for a name without a file, and for an object without source.
     """
     if isinstance(given, str):
         file = _file(given)
         return None if file is None else _hash(_text(file, given, "file"))
     try:
-        made_of: Any = given if hasattr(given, "__name__") else type(given)
-        return _hash(inspect.getsource(made_of))
+        source: Any = given if hasattr(given, "__name__") else type(given)
+        return _hash(inspect.getsource(source))
     except (OSError, TypeError):
         return None
 
@@ -141,16 +141,16 @@ def _module(place: str, name: str, argument: str) -> ModuleType:
     try:
         with _importable(Path(place).parent if is_file else Path()):
             return _run(place, text) if is_file else importlib.import_module(place)
-    except (Exception, SystemExit) as error:  # whatever a user's file raises
+    except (Exception, SystemExit) as error:  # of a user's file
         raise InputError(
             f"{argument} must be in a module that can be imported, got '{name}': "
-            f"{_where(error)}{_reason(error)}; mend it, or give another"
+            f"{_where(error)}{_reason(error)}; correct it, or give another"
         ) from None
 
 
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    """Let modules in this folder be imported too, as Python does for a script."""
+    """Let modules in this folder be imported, as for a script."""
     before, sys.path[:] = sys.path[:], [str(folder.resolve()), *sys.path]
     try:
         yield
@@ -175,13 +175,13 @@ def _run(file: str, text: str) -> ModuleType:
 
 
 def _reason(error: BaseException) -> str:
-    """Return what went wrong on one line."""
+    """Return type and message of an error, on one line."""
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     return f"{type(error).__name__}: {' '.join(text.split())}"
 
 
 def _where(error: BaseException) -> str:
-    """Return file and line of an error, where it has one."""
+    """Return file and line of an error, if it has one."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: "
     frames = traceback.extract_tb(error.__traceback__)

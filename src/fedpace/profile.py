@@ -1,4 +1,4 @@
-"""What the server knows of its fleet: the hinge between measuring and sampling."""
+"""Profile: what the server knows about its clients, the input of every scheme."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from fedpace.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Hold what a scheme needs to know of N clients, checked once.
+    """What a scheme needs to know about N clients, validated once.
 
     Parameters
     ----------
     weights : array of N, > 0, sums to 1
         p_i, the share of client i in the global loss, n_i / Σ n.
     times : array of N, seconds, > 0
-        t_i, how long a round of client i lasts, computation and communication.
+        t_i, the duration of a round of client i, computation and communication.
     grad_norms : array of N, ≥ 0
         G_i, the root mean square of client i's stochastic gradient norms. A client with
         G_i = 0 counts as one with the smallest positive G of the fleet (all zero: as
@@ -90,10 +90,10 @@ class Profile:
     def importance(self) -> FloatArray:
         """a_i = p_i G_i, with the stand-in for G_i = 0.
 
-        A gradient norm of exactly 0 says that the client had nothing to teach when it was
-        measured; it may have later. With a_i = 0 the optimum would never draw it and its
+        A gradient norm of exactly 0 means that the client contributed nothing when it was
+        measured; it may later. With a_i = 0 the optimum would never draw it and its
         weight p_i / (K q_i) would be infinite. So it counts as a client with the smallest
-        positive norm: never more than any client that was seen to teach something.
+        positive norm: never more than any client that did contribute.
         """
         return self.weights * stand_in(self.grad_norms)
 
@@ -116,7 +116,7 @@ class Profile:
 
 
 def finite_ratio(name: str, ratio: float) -> float:
-    """Return c = β/α as a finite number of at least 0, or say what is wrong with it."""
+    """Return c = β/α as a finite number of at least 0."""
     remedy = "leave it out for the default (Σ p_i G_i)²"
     ratio = number(name, ratio, remedy)
     if not (math.isfinite(ratio) and ratio >= 0):

@@ -15,6 +15,7 @@ import pytest
 import fedpace
 from fedpace.cli import main
 from fedpace.clients_file import read_clients
+from fedpace.sampling.plan import Prediction
 
 HEADER = "client,samples,time,grad_norm\n"
 GOOD = HEADER + "ada,30,1.5,2\nbob,50,0.5,1\ncyd,20,4,3\n"
@@ -69,9 +70,9 @@ def strict_json(text: str) -> Any:
 
 def library_rows(
     file: str, k: int, ks: list[int] | None = None, cap: float | None = None
-) -> list[fedpace.Prediction]:
+) -> list[Prediction]:
     return list(fedpace.plan(read_clients(Path(file)).profile, k, ks=ks, max_weight=cap))
 
 
-def fields(row: fedpace.Prediction) -> dict[str, Any]:
+def fields(row: Prediction) -> dict[str, Any]:
     return {name: value for name, value in row._asdict().items() if name != "design"}

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from fedpace.data import cache
-from fedpace.data.cache import DATASETS, Dataset
+from fedpace.data import datasets
+from fedpace.data.datasets import DATASETS, Dataset
 from tests.cli.calling import Done, assert_refused, contents, run
 from tests.data.idx_files import write_split
-from tests.data.test_cache import CONTENT, NAME, Server, server  # noqa: F401  (a fixture)
+from tests.data.test_datasets import CONTENT, NAME, Server, server  # noqa: F401  (a fixture)
 from tests.data.test_images import random_images
 
 SETUP = """
@@ -37,7 +37,7 @@ rounds = 10
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory, an empty cache in it, and a made-up dataset to be had."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cache, "_cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(datasets, "_cache", lambda: tmp_path / "cache")
     monkeypatch.setenv("FEDPACE_DATA", "")  # set back afterwards, whatever --data makes of it
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -113,10 +113,12 @@ def test_where_says_for_every_pool_what_is_there(folder: Path) -> None:
     write_split(folder / "emnist", "emnist-lower", random_images(1), [36])
     done = run("data", "where", "--data", folder)
     assert (done.returncode, done.stderr) == (0, "")
-    digits, letters = done.stdout.splitlines()
-    assert digits.startswith("mnist: train-images-idx3-ubyte.gz and ")
-    assert digits.endswith("run: fedpace data fetch mnist")
-    assert letters == f"emnist-lower: {folder / 'emnist' / 'emnist-lower-images-idx3-ubyte.gz'}"
+    lines = [line.split() for line in done.stdout.splitlines()]
+    digits, letters = (line for line in lines if line[:1] in (["mnist"], ["emnist-lower"]))
+    assert digits[:2] == ["mnist", "train-images-idx3-ubyte.gz"]
+    assert digits[-5:] == ["run:", "fedpace", "data", "fetch", "mnist"]
+    place = folder / "emnist" / "emnist-lower-images-idx3-ubyte.gz"
+    assert letters == ["emnist-lower", str(place)]
 
 
 def test_fetch_says_where_files_are(folder: Path, server: Server) -> None:  # noqa: F811

@@ -14,20 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedpace.backends.local import LocalTrainer
 from fedpace.cli.lab import print_calibration
 from fedpace.cli.lab_run import _Rounds
-from fedpace.lab.calibration import Calibrated, Measured
-from fedpace.network.device import serve
-from fedpace.network.device_server import DeviceServer
-from fedpace.network.measure import RunProgress
-from fedpace.network.shard import OwnShard
-from fedpace.rounds.local import LocalTrainer
-from fedpace.rounds.stopping import Stop
-from fedpace.studies.processes import Job
-from tests.lab.labs import begin, finished, lab, lab_name, write_setup
-from tests.lab.test_register import LAB
-from tests.network.fleet import free_port, until
-from tests.rounds.fakes import row
+from fedpace.devices.device import serve
+from fedpace.devices.lab.calibration import Calibrated, RoundMedians
+from fedpace.devices.measure import RunProgress
+from fedpace.devices.server import DeviceServer
+from fedpace.devices.shard import OwnShard
+from fedpace.studies.store import Job
+from fedpace.training.stopping import Stop
+from tests.devices.fleet import free_port, until
+from tests.devices.lab.labs import begin, finished, lab, lab_name, write_setup
+from tests.devices.lab.test_register import LAB
+from tests.training.fakes import row
 
 
 def refused(*args: object) -> str:
@@ -70,7 +70,7 @@ def test_up_refuses_data_that_only_the_clients_have(tmp_path: Path) -> None:
     setup.write_text(text)
     state = tmp_path / "state"
     line = refused("up", "--setup", setup, "--state", state, "--name", lab_name("own"))
-    assert "data.kind and model.kind must be known to devices, got own" in line
+    assert "data.kind and model.kind must come with fedpace" in line
     assert not state.exists()
 
 
@@ -139,7 +139,7 @@ def test_devices_stay_when_a_run_with_goodbye_is_interrupted(tmp_path: Path) -> 
     device.start()
     listen = ("--listen", f"127.0.0.1:{port}", "--devices", 4, "--goodbye")
     run = begin("run", write_setup(tmp_path), "--out", tmp_path / "runs", *listen)
-    assert asked.wait(60)
+    assert asked.wait(600)
     run.send_signal(signal.SIGINT)
     assert finished(run).returncode == 130
     # It waits for the next server, and goes when that one is done.
@@ -150,7 +150,7 @@ def test_devices_stay_when_a_run_with_goodbye_is_interrupted(tmp_path: Path) -> 
 
 def test_a_lab_of_which_no_device_answers_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     nothing = np.full(LAB.devices, np.nan)
-    found = Calibrated(np.ones(LAB.devices), Measured(nothing, nothing))
+    found = Calibrated(np.ones(LAB.devices), RoundMedians(nothing, nothing))
     print_calibration(replace(LAB, measured=nothing.tolist()), found)
     said = capsys.readouterr()
     assert "Asked against measured: no device answered." in said.out

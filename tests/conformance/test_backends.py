@@ -57,11 +57,11 @@ class Backwards(Simulator):
     [
         (Unweighted, "weights must sum to 1, got 4"),
         (Numbered, "present must be one truth value for each of 4 clients"),
-        (Talkative, "only who was asked may be in a reply"),
-        (AllAtOnce, "the second of two single tasks must come back as well"),
+        (Talkative, "a reply must hold only clients asked"),
+        (AllAtOnce, "the second of two single tasks must be answered as well"),
         (Backwards, "a reply must last at least 0 seconds, got -1"),
     ],
 )
-def test_a_broken_rule_is_told_in_a_sentence(backend: Any, sentence: str) -> None:
+def test_a_broken_rule_is_named(backend: Any, sentence: str) -> None:
     with pytest.raises(AssertionError, match=sentence):
         check_backend(lambda: simulator(backend))

@@ -1,14 +1,14 @@
 """The suite accepts samplers that keep the rules, and says which one another breaks."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from fedpace import SCHEMES, Known, Piloted, Row, Sampler, Solve, WithReplacement
+from fedpace import SCHEMES, BaseSampler, Piloted, Row, SamplerContext, Solve, WithReplacement
 from fedpace.conformance import check_sampler
-from fedpace.estimation.pace import Pace
-from fedpace.rounds.seen import Seen
+from fedpace.samplers.pace import Pace
+from fedpace.training.updates import RoundUpdates
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -42,8 +42,8 @@ class Weighted:
     def init(self, n: int) -> Any:
         return {"n": n}
 
-    def design(self, state: Any, known: Known) -> WithReplacement:
-        return WithReplacement(known.weights, 2, known.weights)
+    def design(self, state: Any, context: SamplerContext) -> WithReplacement:
+        return WithReplacement(context.weights, 2, context.weights)
 
     def observe(self, state: Any, row: Row) -> Any:
         return state
@@ -55,9 +55,9 @@ class Hidden(Weighted):
     def __init__(self) -> None:
         self.rounds = 0
 
-    def design(self, state: Any, known: Known) -> WithReplacement:
-        q = known.weights ** (1 + self.rounds)
-        return WithReplacement(q / q.sum(), 2, known.weights)
+    def design(self, state: Any, context: SamplerContext) -> WithReplacement:
+        q = context.weights ** (1 + self.rounds)
+        return WithReplacement(q / q.sum(), 2, context.weights)
 
     def observe(self, state: Any, row: Row) -> Any:
         self.rounds += 1
@@ -74,7 +74,7 @@ class Object(Weighted):
 class Hasty(Weighted):
     """Changes what it is shown."""
 
-    def see(self, state: Any, seen: Seen) -> Any:
+    def see(self, state: Any, seen: RoundUpdates) -> Any:
         seen.reply.updates[:] = 0.0
         return state
 
@@ -84,45 +84,45 @@ class Forgetful(Weighted):
 
     seen = 0
 
-    def see(self, state: Any, seen: Seen) -> Any:
+    def see(self, state: Any, seen: RoundUpdates) -> Any:
         self.seen += 1
         return state
 
-    def design(self, state: Any, known: Known) -> WithReplacement:
-        q = known.weights ** (1 + self.seen)
-        return WithReplacement(q / q.sum(), 2, known.weights)
+    def design(self, state: Any, context: SamplerContext) -> WithReplacement:
+        q = context.weights ** (1 + self.seen)
+        return WithReplacement(q / q.sum(), 2, context.weights)
 
 
 class Deaf(Weighted):
-    """Returns a design for clients of whom nobody may be there."""
+    """Returns a design for clients that may all be away."""
 
-    def design(self, state: Any, known: Known) -> WithReplacement:
+    def design(self, state: Any, context: SamplerContext) -> WithReplacement:
         return WithReplacement([1.0], 2, [1.0])
 
 
 class Crowded(Weighted):
     """Knows clients that do not exist."""
 
-    def design(self, state: Any, known: Known) -> WithReplacement:
-        even = np.full(known.n + 1, 1 / (known.n + 1))
+    def design(self, state: Any, context: SamplerContext) -> WithReplacement:
+        even = np.full(context.n + 1, 1 / (context.n + 1))
         return WithReplacement(even, 2, even)
 
 
 def test_a_sampler_in_a_few_lines_passes() -> None:
-    check_sampler(Weighted)
+    check_sampler(cast(Any, Weighted))
 
 
 @pytest.mark.parametrize(
     ("sampler", "sentence"),
     [
-        (Hidden, "keep in the state whatever the design depends on"),
-        (Hasty, "see must leave the model, updates and weights as they are"),
-        (Forgetful, "keep in the state whatever the design depends on"),
+        (Hidden, "keep everything that the design depends on in the state"),
+        (Hasty, "see must not change the model, updates and weights"),
+        (Forgetful, "keep everything that the design depends on in the state"),
         (Object, "the state must be storable: .*got Generator"),
-        (Deaf, "the design must know somebody who is present"),
-        (Crowded, "must not know more clients than there are"),
+        (Deaf, "the design must have a client that is present"),
+        (Crowded, "must not have more clients than N"),
     ],
 )
-def test_a_broken_rule_is_told_in_a_sentence(sampler: type[Sampler], sentence: str) -> None:
+def test_a_broken_rule_is_named(sampler: type[BaseSampler], sentence: str) -> None:
     with pytest.raises(AssertionError, match=sentence):
         check_sampler(sampler)

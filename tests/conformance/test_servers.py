@@ -8,7 +8,7 @@ import pytest
 from fedpace import Adam, Average, Draw, Memory, Reply, Yogi
 from fedpace.checks import FloatArray
 from fedpace.conformance import check_server
-from fedpace.rounds.robust import Clipped, Krum, Trimmed
+from fedpace.servers.robust import Clipped, Krum, Trimmed
 
 
 @pytest.mark.parametrize("server", [Average, Memory, Adam, Yogi, Clipped, Trimmed, Krum])
@@ -35,14 +35,14 @@ class Forgetful:
     """Keeps its momentum in itself, where no checkpoint finds it."""
 
     def __init__(self) -> None:
-        self.step: Any = 0.0
+        self.momentum: Any = 0.0
 
     def init(self, parameters: FloatArray) -> None:
         return None
 
     def apply(self, state: None, parameters: FloatArray, draw: Draw, reply: Reply) -> Any:
-        self.step = 0.5 * self.step + draw.weights @ reply.updates
-        return parameters + self.step, state
+        self.momentum = 0.5 * self.momentum + draw.weights @ reply.updates
+        return parameters + self.momentum, state
 
 
 class Object(Average):
@@ -55,12 +55,12 @@ class Object(Average):
 @pytest.mark.parametrize(
     ("server", "sentence"),
     [
-        (InPlace, "the old model must stay as it is"),
+        (InPlace, "the old model must not change"),
         (Scalar, "the new model must be 5 finite numbers"),
-        (Forgetful, "keep in the state whatever the model depends on"),
+        (Forgetful, "keep everything that the model depends on in the state"),
         (Object, "the state must be storable"),
     ],
 )
-def test_a_broken_rule_is_told_in_a_sentence(server: type[Any], sentence: str) -> None:
+def test_a_broken_rule_is_named(server: type[Any], sentence: str) -> None:
     with pytest.raises(AssertionError, match=sentence):
         check_server(server)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
-from fedpace.data.idx import MOST_BYTES, members, read_idx
+from fedpace.data.idx import MOST_BYTES, list_members, read_idx
 from fedpace.errors import InputError
 
 from .idx_files import header, idx_bytes
@@ -200,7 +200,7 @@ def test_reading_takes_little_more_memory_than_what_is_kept(file: Path) -> None:
 
 
 REFUSED = {
-    "empty": (b"", r"must go on, got its end too soon; get the whole file"),
+    "empty": (b"", r"must go on, got its end too soon; get the complete file"),
     "cut in the magic number": (b"\0\0\x08", r"got its end too soon; "),
     "cut in the header": (header(3, 2)[:9], r"got its end too soon; "),
     "cut in the data": (GOOD[:-1], r"must hold the 4 × 3 × 2 bytes .*|got its end too soon; "),
@@ -256,7 +256,7 @@ def test_entries_to_keep_must_be_as_many_as_there_are(file: Path) -> None:
 
 def test_archives_without_the_member_or_of_another_kind_are_refused(file: Path) -> None:
     zipped(file, GOOD)
-    assert members(file) == ["folder/inner.gz"]
+    assert list_members(file) == ["folder/inner.gz"]
     with pytest.raises(InputError, match=r"must hold other, got none; get the archive again"):
         read_idx(file, member="other")
     zipped(file, GOOD, zipfile.ZIP_BZIP2)
@@ -264,4 +264,4 @@ def test_archives_without_the_member_or_of_another_kind_are_refused(file: Path) 
         read_idx(file, member="folder/inner.gz")
     written(file, GOOD)
     with pytest.raises(InputError, match=r"is not a zip archive: .*; get the file again"):
-        members(file)
+        list_members(file)

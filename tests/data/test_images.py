@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pooch.hashes import hash_matches
 
-from fedpace.data import cache
-from fedpace.data.cache import DATASETS, find_file
-from fedpace.data.download import matches
+from fedpace.data import datasets
+from fedpace.data.datasets import DATASETS, find_file
 from fedpace.data.images import CLASSES, NAMES, POOLS, Pool, image_split, load_pool
 from fedpace.data.partition import power_law_sizes
 from fedpace.data.shards import Split
@@ -49,7 +49,7 @@ def pools() -> dict[str, Pool]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder of datasets, and no cache."""
-    monkeypatch.setattr(cache, "_cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(datasets, "_cache", lambda: tmp_path / "cache")
     monkeypatch.setenv("FEDPACE_DATA", str(tmp_path))
     return tmp_path
 
@@ -301,7 +301,7 @@ def test_real_files_have_the_published_checksums() -> None:
     for file, checksum in DATASETS["mnist"].checksums.items():
         path = find_file("mnist", file)
         assert path is not None
-        assert matches(path, checksum)
+        assert hash_matches(path, checksum)
 
 
 @needs_files

@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 from fedpace.data.partition import (
     classes_per_client,
     dirichlet,
-    iid,
     power_law_sizes,
-    split_pool,
 )
 from fedpace.errors import InputError
 
@@ -31,7 +29,6 @@ def kinds(part: NDArray[np.int64]) -> int:
 
 def partitions(seed: int) -> dict[str, Parts]:
     return {
-        "iid": iid(LABELS, 7, rng(seed)),
         "dirichlet": dirichlet(LABELS, 7, rng(seed), concentration=0.5),
         "classes": classes_per_client(LABELS, [20] * 7, rng(seed), fewest=1, most=3),
     }
@@ -64,7 +61,7 @@ def test_a_smaller_exponent_gives_sizes_that_differ_more() -> None:
     [
         ({"n": 0}, r"n must be at least 1, got 0; give"),
         ({"total": 9}, r"total must be at least n × smallest = 10, got 9; give more"),
-        ({"smallest": 0}, r"smallest must be at least 1, got 0; give"),
+        ({"smallest": 0}, r"smallest must be at least 1, got 0; every client needs a sample"),
         ({"exponent": 0.0}, r"exponent must be positive .* got 0\.0; 1\.5"),
         ({"exponent": float("nan")}, r"exponent must be positive .* got nan; 1\.5"),
         ({"exponent": 1e-5}, r"exponent must be positive .* got 1e-05; 1\.5"),
@@ -83,7 +80,7 @@ def test_power_law_sizes_refuses_and_says_why(change: dict[str, float], message:
         )
 
 
-@pytest.mark.parametrize("name", ["iid", "dirichlet", "classes"])
+@pytest.mark.parametrize("name", ["dirichlet", "classes"])
 def test_the_same_generator_gives_the_same_parts(name: str) -> None:
     one, other, another = partitions(3)[name], partitions(3)[name], partitions(4)[name]
     assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
@@ -96,19 +93,16 @@ def test_the_same_generator_gives_the_same_parts(name: str) -> None:
     concentration=st.sampled_from([1e-6, 1e-2, 0.5, 1.0, 1e6]),
     data=st.data(),
 )
-def test_iid_and_dirichlet_deal_out_every_sample_once_and_equally(
+def test_dirichlet_uses_every_sample_once_and_divides_equally(
     labels: list[int], seed: int, concentration: float, data: st.DataObject
 ) -> None:
     n = data.draw(st.integers(1, len(labels)))
-    for parts in (
-        iid(labels, n, rng(seed)),
-        dirichlet(labels, n, rng(seed), concentration=concentration),
-    ):
-        sizes = [part.size for part in parts]
-        assert len(parts) == n
-        assert max(sizes) - min(sizes) <= 1
-        assert min(sizes) >= 1
-        assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+    parts = dirichlet(labels, n, rng(seed), concentration=concentration)
+    sizes = [part.size for part in parts]
+    assert len(parts) == n
+    assert max(sizes) - min(sizes) <= 1
+    assert min(sizes) >= 1
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
 
 
 @given(
@@ -217,7 +211,7 @@ def test_with_a_large_concentration_clients_are_like_the_pool() -> None:
         assert abs(share - 0.25) < 5 * np.sqrt(0.25 * 0.75 / part.size)
 
 
-@pytest.mark.parametrize("name", ["iid", "dirichlet", "classes"])
+@pytest.mark.parametrize("name", ["dirichlet", "classes"])
 def test_parts_are_in_random_order_so_that_any_stretch_is_representative(name: str) -> None:
     firsts = [
         LABELS[part[: part.size // 2]].mean() - LABELS[part].mean()
@@ -228,27 +222,37 @@ def test_parts_are_in_random_order_so_that_any_stretch_is_representative(name: s
     assert abs(np.mean(firsts)) < 5 * error
 
 
-def test_iid_takes_sizes_and_leaves_the_rest_of_the_pool() -> None:
-    parts = iid(LABELS, [3, 1, 50], rng())
-    assert [part.size for part in parts] == [3, 1, 50]
-    assert len(set(np.concatenate(parts).tolist())) == 54
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: iid(LABELS, 0, rng()), r"n must lie between 1 and 200, .* got 0; every"),
-        (lambda: iid(LABELS, 201, rng()), r"n must lie between 1 and 200, .* got 201; every"),
-        (lambda: iid(LABELS, [150, 51], rng()), r"sizes must sum to at most 200, .* 201; ask"),
-        (lambda: iid(LABELS, [3, 0], rng()), r"sizes must be at least 1, got 0 for client 1; "),
-        (lambda: iid(LABELS, [1.5], rng()), r"sizes must be integers, got \[1\.5\]; give"),
-        (lambda: iid(LABELS, [], rng()), r"sizes must be integers, got \[\]; give"),
         (
-            lambda: iid([0.5], 1, rng()),
+            lambda: classes_per_client(LABELS, [3, 0], rng(), fewest=1, most=2),
+            r"sizes must be at least 1, got 0 for client 1; ",
+        ),
+        (
+            lambda: classes_per_client(LABELS, [1.5], rng(), fewest=1, most=2),
+            r"sizes must be integers, got \[1\.5\]; give",
+        ),
+        (
+            lambda: classes_per_client(LABELS, [], rng(), fewest=1, most=2),
+            r"sizes must be integers, got \[\]; give",
+        ),
+        (
+            lambda: dirichlet([0.5], 1, rng(), concentration=1),
             r"labels must be a vector of integers, got float64 .*; give",
         ),
-        (lambda: iid([[1]], 1, rng()), r"labels must be .* got int64 of shape \(1, 1\); give"),
-        (lambda: iid([], 1, rng()), r"labels must be .* of shape \(0,\); give"),
+        (
+            lambda: dirichlet([[1]], 1, rng(), concentration=1),
+            r"labels must be .* got int64 of shape \(1, 1\); give",
+        ),
+        (
+            lambda: dirichlet([], 1, rng(), concentration=1),
+            r"labels must be .* of shape \(0,\); give",
+        ),
+        (
+            lambda: dirichlet(LABELS, 0, rng(), concentration=1),
+            r"n must lie between 1 and 200, .* got 0; every",
+        ),
         (
             lambda: dirichlet(LABELS, 3, rng(), concentration=0),
             r"concentration must be positive and finite, got 0; ",
@@ -290,36 +294,3 @@ def test_iid_takes_sizes_and_leaves_the_rest_of_the_pool() -> None:
 def test_partitions_refuse_and_say_why(make: Callable[[], Parts], message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
-
-
-def test_split_pool_holds_back_a_share_of_every_client_that_has_two_samples() -> None:
-    x = np.arange(200.0)[:, None]
-    parts = iid(LABELS, [1, 2, 3, 50, 100], rng())
-    train, test = split_pool(x, LABELS, parts, test_share=0.1)
-    assert test.sizes.tolist() == [0, 1, 1, 5, 10]
-    assert (train.sizes + test.sizes).tolist() == [1, 2, 3, 50, 100]
-    for shards in (train, test):
-        np.testing.assert_array_equal(LABELS[shards.x[:, 0].astype(int)], shards.y)
-    assert not set(train.x[:, 0].tolist()) & set(test.x[:, 0].tolist())
-
-
-def test_split_pool_leaves_every_client_a_sample_to_train_on() -> None:
-    x = np.zeros((200, 1))
-    train, test = split_pool(x, LABELS, iid(LABELS, [1, 2, 3], rng()), test_share=0.99)
-    assert train.sizes.tolist() == [1, 1, 1]
-    assert test.sizes.tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0, float("nan")])
-def test_split_pool_refuses_a_share_outside_zero_and_one(share: float) -> None:
-    with pytest.raises(InputError, match=rf"test_share must lie between 0 and 1, got {share}; "):
-        split_pool(np.zeros((200, 1)), LABELS, iid(LABELS, 3, rng()), test_share=share)
-
-
-@pytest.mark.parametrize("parts", [[], [[0], [1]], [[0, 1], []]])
-def test_split_pool_refuses_parts_without_samples_to_train_or_test_on(
-    parts: list[list[int]],
-) -> None:
-    arrays = [np.array(part, dtype=np.int64) for part in parts]
-    with pytest.raises(InputError, match=r"parts must hold a sample per client .* got sizes .*; "):
-        split_pool(np.zeros((200, 1)), LABELS, arrays)

@@ -9,17 +9,17 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedpace.backends.local import LocalSteps, LocalTrainer
+from fedpace.backends.simulator import Simulator
 from fedpace.checks import FloatArray
 from fedpace.data.shards import Split
 from fedpace.data.synthetic import synthetic
 from fedpace.flower import AdaptiveSampling, WarmUp
-from fedpace.flower.client import described
+from fedpace.flower.client import answer_query
 from fedpace.models.logistic import Logistic
-from fedpace.rounds.backend import Evaluation
-from fedpace.rounds.local import LocalSteps, LocalTrainer
-from fedpace.rounds.simulator import Simulator
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Steady
+from fedpace.training.backend import Evaluation
 from tests.flower.memory_grid import MemoryGrid
 
 CLIENTS, FEATURES, CLASSES = 12, 8, 3
@@ -111,7 +111,7 @@ def client_app(
         @app.query()
         def answer(message: Message, context: Context) -> Message:
             client = int(context.node_config["partition-id"])
-            return described(message, context, samples=int(DATA.train.sizes[client]))
+            return answer_query(message, context, samples=int(DATA.train.sizes[client]))
 
     return app
 

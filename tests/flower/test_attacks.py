@@ -22,7 +22,7 @@ def of_the_bad(change: Callable[[Message], None]) -> Callable[[Message, int], No
 
 
 def trained(grid: MemoryGrid, rounds: int = 12, **settings: Any) -> AdaptiveSampling:
-    usual: dict[str, Any] = {"pilots": WarmUp(2), "refresh": 2}
+    usual: dict[str, Any] = {"pilots": WarmUp(2), "refresh": 2, "most_samples": 10.0}
     strategy = strategy_on(grid, **(usual | settings))
     strategy.start(grid, START, num_rounds=rounds)
     assert strategy.outcome is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from flwr.clientapp import ClientApp
 
 from fedpace import Task
 from fedpace.checks import FloatArray
-from fedpace.conformance.backends import check_backend
-from fedpace.flower import Training
-from fedpace.flower.grid_backend import GridBackend
+from fedpace.conformance import check_backend
+from fedpace.flower import StartArguments
+from fedpace.flower.backend import GridBackend
 from tests.flower.federation import (
     CLIENTS,
     START,
@@ -43,8 +44,18 @@ def backend_of(
 ) -> tuple[GridBackend, MemoryGrid]:
     grid = MemoryGrid(echo(), lambda client, _: waits[client], partitions=range(len(waits)))
     strategy = strategy_on(grid, min_available_nodes=len(waits))
-    training = Training(ArrayRecord([np.zeros(3, floats)]), deadline)
+    training = StartArguments(ArrayRecord([np.zeros(3, floats)]), deadline)
     return strategy.backend_on(grid, training), grid
+
+
+def warm_backend_of(waits: list[float], **how: Any) -> tuple[GridBackend, MemoryGrid]:
+    """Return a backend whose clients have answered a round, so that no first reply is held."""
+    before = [1.0] * len(waits)
+    backend, grid = backend_of(before, **how)
+    backend.submit(task(range(len(waits)), np.zeros(3)))
+    assert backend.collect().clients.size == len(waits)
+    before[:], grid.time = waits, 0.0
+    return backend, grid
 
 
 def task(clients: Iterable[int], parameters: FloatArray, index: int = 0) -> Task:
@@ -55,7 +66,7 @@ def test_keeps_to_the_rules_of_a_backend() -> None:
     def make() -> GridBackend:
         grid = grid_with()
         strategy = strategy_on(grid, fraction_evaluate=1.0)
-        return strategy.backend_on(grid, Training(START, 60.0))
+        return strategy.backend_on(grid, StartArguments(START, 60.0))
 
     check_backend(make)
 
@@ -69,7 +80,7 @@ def test_an_update_counts_from_the_model_as_it_was_sent() -> None:
 
 def test_single_clients_come_back_one_by_one_each_with_its_own_model_and_time() -> None:
     # The ids, which numbers follow, run against the partitions: the first client takes 3 s.
-    backend, grid = backend_of([2.5, 5.0, 3.0])
+    backend, grid = warm_backend_of([2.5, 5.0, 3.0])
     for client in range(3):
         backend.submit(task([client], np.full(3, 1.0 + client)))
         grid.time += 0.5
@@ -89,13 +100,25 @@ def test_single_clients_come_back_one_by_one_each_with_its_own_model_and_time() 
 
 
 def test_a_late_client_counts_as_collected_and_is_in_no_reply() -> None:
-    backend, _ = backend_of([1.0, 50.0], deadline=4.0)
+    backend, _ = warm_backend_of([1.0, 1.0, 50.0], deadline=4.0)
     for client in range(2):
         backend.submit(task([client], np.zeros(3)))
     replies = [backend.collect(1), backend.collect(1)]
     assert [each.clients.tolist() for each in replies] == [[1], []]
+    assert [each.missing.tolist() for each in replies] == [[], [0]]
     assert sum(each.lasted for each in replies) == pytest.approx(4.0)
-    assert backend.present(1, 4.0).clients.tolist() == [False, True]  # type: ignore[union-attr]
+    here = backend.present(1, 4.0).clients
+    assert here is not None
+    assert here.tolist() == [False, True, True]
+
+
+def test_the_first_single_replies_are_held_until_they_can_be_judged_together() -> None:
+    backend, _ = backend_of([1.0, 2.0, 3.0])
+    for client in range(3):
+        backend.submit(task([client], np.zeros(3)))
+    replies = [backend.collect(1) for _ in range(3)]
+    assert [each.clients.tolist() for each in replies] == [[], [], [0, 1, 2]]
+    assert [each.missing.size for each in replies] == [0, 0, 0]
 
 
 def test_waiting_for_clients_counts() -> None:
@@ -120,15 +143,15 @@ def test_clients_evaluate_only_where_it_is_due_and_the_server_always() -> None:
 
     grid = grid_with()
     model = as_vector(START)
-    clients = strategy_on(grid, fraction_evaluate=1.0).backend_on(grid, Training(START, 60.0))
+    clients = strategy_on(grid, fraction_evaluate=1.0).backend_on(grid, StartArguments(START, 60.0))
     assert clients.evaluate(model, due=False) is None
     assert asked(grid) == 0
     assert clients.evaluate(model, due=True) is not None
     assert asked(grid) == 1
     for settings in ({"fraction_evaluate": 0.0}, {"evaluate_every": 0, "fraction_evaluate": 1.0}):
-        nobody = strategy_on(grid, **settings).backend_on(grid, Training(START, 60.0))
+        nobody = strategy_on(grid, **settings).backend_on(grid, StartArguments(START, 60.0))
         assert nobody.evaluate(model, due=True) is None
-    training = Training(START, 60.0, evaluate_fn=lambda *_: MetricRecord({"loss": 3.0}))
+    training = StartArguments(START, 60.0, evaluate_fn=lambda *_: MetricRecord({"loss": 3.0}))
     server = strategy_on(grid).backend_on(grid, training)
     assert server.evaluate(model, due=False) == pytest.approx((3.0, np.nan), nan_ok=True)
     assert asked(grid) == 1

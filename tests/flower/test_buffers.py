@@ -14,18 +14,23 @@ from hypothesis import strategies as st
 from fedpace import Adam, Average, Draw, Reply
 from fedpace.checks import FloatArray
 from fedpace.conformance import check_server
-from fedpace.rounds.buffers import Buffered
+from fedpace.servers.untrained import AverageBuffers
+from fedpace.training.updates import RoundUpdates
 from tests.flower.federation import strategy_on
 from tests.flower.memory_grid import MemoryGrid
 
 VARIANCES = st.floats(0, 1e3)
 
 
-def applied(server: Buffered, before: FloatArray, weights: FloatArray, sent: FloatArray) -> Any:
+def applied(
+    server: AverageBuffers, before: FloatArray, weights: FloatArray, sent: FloatArray
+) -> Any:
     """Return the model after one round in which clients sent these, one row each."""
     m = weights.size
     reply = Reply(np.arange(m), sent - before, np.ones(m), np.ones(m))
-    return server.apply(server.init(before), before, Draw(np.arange(m), weights), reply)[0]
+    draw = Draw(np.arange(m), weights)
+    updates = RoundUpdates(before, 1.0, draw, reply, np.full(m, 1 / m))
+    return server.step(server.init(before), updates)[0]
 
 
 @pytest.mark.parametrize("inner", [Average(), Adam(0.1)], ids=["average", "adam"])
@@ -38,8 +43,10 @@ def test_a_buffer_stays_between_what_it_was_and_what_clients_sent(
 ) -> None:
     weights, values = np.array(sent).T
     start, both = np.full(2, before), np.column_stack([values, values])
-    parameter, buffer = applied(Buffered(inner, np.array([True, False])), start, weights, both)
-    whole = applied(Buffered(inner, np.array([True, True])), start, weights, both)
+    parameter, buffer = applied(
+        AverageBuffers(inner, np.array([True, False])), start, weights, both
+    )
+    whole = applied(AverageBuffers(inner, np.array([True, True])), start, weights, both)
     assert parameter == whole[0]  # a parameter takes the inner server's whole step
     slack = 1e-9 * (1 + max(before, values.max()))
     assert min(before, values.min()) - slack <= buffer <= max(before, values.max()) + slack
@@ -47,20 +54,20 @@ def test_a_buffer_stays_between_what_it_was_and_what_clients_sent(
 
 def test_weights_that_sum_to_3_leave_a_variance_positive() -> None:
     before, weights, sent = np.ones(1), np.array([1.0, 2.0]), np.full((2, 1), 0.1)
-    assert applied(Buffered(Average(), np.array([True])), before, weights, sent) < 0
-    after = applied(Buffered(Average(), np.array([False])), before, weights, sent)
+    assert applied(AverageBuffers(Average(), np.array([True])), before, weights, sent) < 0
+    after = applied(AverageBuffers(Average(), np.array([False])), before, weights, sent)
     np.testing.assert_allclose(after, [0.1])
 
 
 def test_weights_below_1_are_left_alone() -> None:
-    server = Buffered(Average(), np.array([False]))
+    server = AverageBuffers(Average(), np.array([False]))
     after = applied(server, np.ones(1), np.array([0.5]), np.array([[0.1]]))
     np.testing.assert_allclose(after, [1 - 0.5 * 0.9])
 
 
 @pytest.mark.parametrize("inner", [Average(), Adam(0.1)], ids=["average", "adam"])
 def test_it_is_a_server(inner: Average | Adam) -> None:
-    check_server(lambda: Buffered(inner, np.arange(5) < 3))
+    check_server(lambda: AverageBuffers(inner, np.arange(5) < 3))
 
 
 def test_a_running_variance_is_positive_in_every_round() -> None:

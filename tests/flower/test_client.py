@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedpace.errors import InputError
-from fedpace.flower import GradientNorms, described, measured
+from fedpace.flower import GradientNorms, answer_query, measure_mod
 from tests.flower.memory_grid import MemoryGrid
 
 CONTEXT = Context(1, 2, {"partition-id": 4}, RecordDict(), {})
@@ -31,7 +31,7 @@ def metrics_of(reply: Message) -> dict[str, Any]:
 
 def torch_training(metrics: dict[str, Any], norms: list[float]) -> ClientApp:
     """Return an app that trains a layer for three steps and notes the norms itself."""
-    app = ClientApp(mods=[measured])
+    app = ClientApp(mods=[measure_mod])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -80,7 +80,7 @@ def test_leaves_no_hook_behind_and_evaluations_alone() -> None:
 
 
 def test_steps_in_another_thread_do_not_count() -> None:
-    app = ClientApp(mods=[measured])
+    app = ClientApp(mods=[measure_mod])
 
     def step() -> None:
         layer = torch.nn.Linear(1, 1)
@@ -110,7 +110,7 @@ def test_a_missing_sample_count_is_mentioned(caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_reply_without_metrics_gets_some() -> None:
-    app = ClientApp(mods=[measured])
+    app = ClientApp(mods=[measure_mod])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -136,7 +136,7 @@ def test_gradients_of_16_bits_are_squared_in_more() -> None:
 
 
 def test_a_query_is_answered_with_partition_and_count() -> None:
-    reply = described(message("query"), CONTEXT, samples=12)
+    reply = answer_query(message("query"), CONTEXT, samples=12)
     assert metrics_of(reply) == {"partition-id": 4, "num-examples": 12}
     nobody = Context(1, 2, {}, RecordDict(), {})
-    assert not metrics_of(described(message("query"), nobody))
+    assert not metrics_of(answer_query(message("query"), nobody))

@@ -8,11 +8,10 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from fedpace import Pilots, Simulator, Stop, WarmUp, constant, sampler_for, train
 from fedpace.checks import FloatArray
-from fedpace.estimation.policy import OURS
 from fedpace.flower import AdaptiveSampling
-from fedpace.rounds.backend import Evaluation
-from fedpace.sampling.schemes import SCHEMES
+from fedpace.registry import SAMPLER, SCHEME, method_names
 from fedpace.seeds import Seeds
+from fedpace.training.backend import Evaluation
 from tests.flower import federation
 from tests.flower.federation import RATE, START, as_vector, grid_with, strategy_on
 
@@ -36,7 +35,7 @@ def flower_models(
     return models, strategy
 
 
-@pytest.mark.parametrize("scheme", [*SCHEMES, *OURS])
+@pytest.mark.parametrize("scheme", method_names(SCHEME, SAMPLER))
 @pytest.mark.parametrize(
     "pilots", [WarmUp(5), Pilots((1.0,), rounds=4)], ids=["warm-up", "two pilots"]
 )

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
 
 from fedpace.flower import AdaptiveSampling
+from fedpace.flower.replies import mean_metrics
 from tests.flower.federation import (
     CLIENTS,
     START,
@@ -111,3 +116,55 @@ def test_where_only_the_accuracy_is_measured_the_estimate_stands_for_the_loss() 
     assert True in promised
     assert False in promised
     assert [math.isnan(row.loss) for row in rows] == promised
+
+
+def test_evaluations_count_up_by_one_when_nodes_leave_and_after_a_resume(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def seconds(client: int, _: int) -> float:
+        return 1.0 + 0.1 * client
+
+    for rounds in (12, 20):
+        grid = MemoryGrid(client_app(), seconds, partitions=range(CLIENTS))
+        strategy = strategy_on(
+            grid, k=6, scheme="weighted", mode="asynchronous", buffer=1, min_available_nodes=1,
+            checkpoint=tmp_path / "run.npz",
+        )  # fmt: skip
+
+        def evaluate(number: int, arrays: ArrayRecord, grid: MemoryGrid = grid) -> MetricRecord:
+            seen.append(number)
+            if number in (4, 14):  # what is under way still comes
+                for node in list(grid.partitions)[:10]:
+                    del grid.partitions[node]
+            return MetricRecord({"loss": 1.0})
+
+        strategy.start(grid, START, num_rounds=rounds, evaluate_fn=evaluate)
+    assert seen == list(range(21))
+
+
+def replies_with(*metrics: dict[str, Any]) -> list[Message]:
+    grid_with()  # lets this process make messages
+    records = [RecordDict({"metrics": MetricRecord(each)}) for each in metrics]
+    return [Message(record, node, "evaluate") for node, record in enumerate(records, 1)]
+
+
+def test_lists_are_averaged_as_fedavg_does() -> None:
+    metrics = [
+        {"per_class": [0.1, 0.9], "num-examples": 30, "lengths": [1.0]},
+        {"per_class": [0.5, 0.5], "num-examples": 10, "lengths": [1.0]},
+    ]
+    mean = mean_metrics(replies_with(*metrics), "num-examples")
+    theirs = FedAvg().aggregate_evaluate(1, replies_with(*metrics))
+    assert mean is not None
+    assert theirs is not None
+    for name, value in theirs.items():
+        np.testing.assert_allclose(mean[name], value)
+    uneven = [{"a": [1.0], "num-examples": 1}, {"a": [1.0, 2.0], "num-examples": 1}]
+    assert not mean_metrics(replies_with(*uneven), "num-examples")
+
+
+def test_zero_examples_weigh_nothing_unless_all_have_none() -> None:
+    metrics = [{"loss": 1.0, "num-examples": 8}, {"loss": math.nan, "num-examples": 0}]
+    assert mean_metrics(replies_with(*metrics), "num-examples") == {"loss": 1.0}
+    none = [{"loss": 1.0, "num-examples": 0}, {"loss": 2.0, "num-examples": 0}]
+    assert mean_metrics(replies_with(*none), "num-examples") == {"loss": 1.5}

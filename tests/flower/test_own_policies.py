@@ -26,18 +26,19 @@ from fedpace import (
 )
 from fedpace.cli import main
 from fedpace.errors import InputError
-from fedpace.estimation.policy import named
 from fedpace.flower import AdaptiveSampling, Pilots, WarmUp
-from fedpace.rounds.state import STRUCTURE, packed
+from fedpace.samplers.build import resolve
+from fedpace.sampling.design import as_design
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
 from fedpace.studies.store import Store
+from fedpace.training.state import STRUCTURE, pack
 from tests.flower import federation
 from tests.flower.federation import CLIENTS, RATE, START, as_vector, client_app, steady, strategy_on
 from tests.flower.memory_grid import MemoryGrid
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme.py"
-Curious: Any = named(f"{EXAMPLE}:Curious")
+Curious: Any = resolve(f"{EXAMPLE}:Curious")
 SERVER = """
 import numpy as np
 
@@ -103,7 +104,7 @@ def test_a_state_of_ones_own_is_kept_and_resumed(name: str, tmp_path: Path) -> N
     mine, theirs = resumed.outcome.state, whole.outcome.state
     np.testing.assert_allclose(mine.parameters, theirs.parameters, atol=1e-9)
     for state, expected in ((mine.sampler, theirs.sampler), (mine.server, theirs.server)):
-        kept, arrays = packed(state), packed(expected)
+        kept, arrays = pack(state), pack(expected)
         assert rounded(str(kept.pop(STRUCTURE))) == rounded(str(arrays.pop(STRUCTURE)))
         for each, array in arrays.items():
             np.testing.assert_allclose(kept[each], array, atol=1e-9)
@@ -146,8 +147,8 @@ def test_a_scheme_that_is_a_function_learns_first_unless_it_says_that_it_need_no
         strategy = trained(tmp_path / f"{len(phases)}.npz", scheme=scheme)
         assert {row.phase for row in strategy.history.rows} == phases
         assert strategy.outcome is not None
-        q = strategy.outcome.design.q  # type: ignore[union-attr]
-        np.testing.assert_allclose(q, squared(strategy.outcome.profile, 4).q)  # type: ignore[attr-defined]
+        again = as_design(squared(strategy.outcome.profile, 4))
+        np.testing.assert_allclose(strategy.outcome.design.q, again.q)
 
 
 def test_by_default_it_is_pace_with_its_own_warm_up_and_no_cap() -> None:
@@ -207,27 +208,25 @@ class WithoutK:
     def __init__(self) -> None: ...
 
 
-class WithoutObserve:
+class WithoutDesign:
     def __init__(self, k: int) -> None: ...
 
     def init(self, n: int) -> None: ...
-
-    design = init
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"scheme": 42}, "scheme must have init, design and observe, got 42"),
+        ({"scheme": 42}, "scheme 42 must define design, got int without design"),
         ({"scheme": WithoutK}, r"scheme must be made with k=4, got .*WithoutK"),
-        ({"scheme": WithoutObserve}, "scheme must have init, design and observe"),
+        ({"scheme": WithoutDesign}, "scheme .* must define design, got WithoutDesign without"),
         ({"scheme": "optimal"}, "scheme must be a known name.*did you mean"),
         ({"scheme": "nowhere.py:mine"}, "scheme must be in a file that can be read"),
         ({"scheme": f"{EXAMPLE}:Curios"}, "did you mean 'Curious'"),
         ({"server": "adam:fast"}, "server must be adam:RATE"),
         ({"server": "medium"}, "server must be a known name"),
-        ({"server": Adam}, "server must be a name or an object with init and apply"),
-        ({"server": 0.1}, "server must be a name or an object with init and apply, got 0.1"),
+        ({"server": Adam}, "server must be an object, got the class Adam"),
+        ({"server": 0.1}, "server must define apply, got float without apply"),
     ],
 )
 def test_what_is_none_is_refused_at_once(settings: dict[str, Any], said: str) -> None:

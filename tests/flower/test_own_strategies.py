@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 
 from fedpace.errors import InputError
 from fedpace.flower import AdaptiveSampling
-from fedpace.rounds.schedules import inverse
+from fedpace.training.schedules import inverse
 from tests.flower.federation import (
     START,
     grid_with,
@@ -26,13 +26,14 @@ def test_a_message_to_a_node_that_was_not_drawn_is_refused(wrong: str) -> None:
             messages = list(super().configure_train(server_round, arrays, config, grid))
             drawn = {each.metadata.dst_node_id for each in messages}
             strangers = {
-                "a stranger": next(node for node in grid.get_node_ids() if node not in drawn),
+                "a stranger": next(node for node in connected if node not in drawn),
                 "the same twice": min(drawn),
                 "nobody known": 123,
             }
             return [*messages, Message(messages[0].content, strangers[wrong], "train")]
 
     grid = grid_with()
+    connected = list(grid.get_node_ids())
     strategy = Own(k=4, scheme="uniform", query=True, fraction_evaluate=0, clock=grid.clock)
     with pytest.raises(InputError, match="configure_train must keep to the nodes drawn"):
         strategy.start(grid, START, num_rounds=2)

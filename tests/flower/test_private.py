@@ -11,8 +11,8 @@ import pytest
 from flwr.client.mod import secaggplus_mod
 
 from fedpace.errors import TooFewClientsError
-from fedpace.flower import Privacy, measured, private
-from fedpace.report.privacy import privacy_notes
+from fedpace.flower import Privacy, measure_mod, privacy_mod
+from fedpace.report.notes import privacy_notes
 from fedpace.report.setups import setups_of
 from fedpace.studies.store import Store
 from tests.flower.federation import START, grid_with, strategy_on
@@ -22,7 +22,7 @@ def test_updates_are_noisy_metrics_stay_behind_and_the_account_is_told(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     clip, noise = 0.5, 2.0
-    grid = grid_with(mods=[private(clip, noise), measured])
+    grid = grid_with(mods=[privacy_mod(clip, noise), measure_mod])
     strategy = strategy_on(
         grid, scheme="pace", privacy=Privacy(clip, noise), evaluate_every=0, out=tmp_path
     )
@@ -61,7 +61,7 @@ def test_the_mod_releases_a_clipped_and_noisy_update() -> None:
             assert set(metrics) <= {"num-examples", "computing-seconds", "local-steps"}
         return reply
 
-    grid = grid_with(mods=[spy, private(1e-3, 0.0), measured])
+    grid = grid_with(mods=[spy, privacy_mod(1e-3, 0.0), measure_mod])
     strategy_on(grid, scheme="uniform").start(grid, START, num_rounds=2)
     assert seen
     for update in seen:

@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedpace.flower import AdaptiveSampling, WarmUp, measured
+from fedpace.flower import AdaptiveSampling, WarmUp, measure_mod
 from tests.flower.memory_grid import MemoryGrid
 
 SIZES, ROUNDS = (80, 12, 40, 25, 60), 12
@@ -134,7 +134,7 @@ APPS: dict[str, Callable[[], tuple[ClientApp, ArrayRecord]]] = {
     "numpy": numpy_app,
     "sklearn": sklearn_app,
     "torch": torch_app,
-    "torch with the mod": lambda: torch_app(measured),
+    "torch with the mod": lambda: torch_app(measure_mod),
 }
 
 

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from fedpace.backends.remote.screening import BadReplyError
 from fedpace.errors import InputError
-from fedpace.flower.records import Layout, metric_named
-from fedpace.remote.screening import BadReplyError
+from fedpace.flower.messages import Layout
+from fedpace.flower.replies import metric_named
 
 TYPES = st.sampled_from(["float16", "float32", "float64", "int8", "uint8", "int64", "bool"])
 

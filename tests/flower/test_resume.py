@@ -33,14 +33,18 @@ def test_too_few_nodes_end_the_run_with_what_was_done_saved(tmp_path: Path) -> N
     path = tmp_path / "run.npz"
     settings = {"scheme": "weighted", "checkpoint": path, "wait": 20.0}
 
+    models = []
+
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        models.append(arrays)
         if server_round == 4:
             grid.partitions.clear()
         return MetricRecord({"loss": 1.0})
 
     strategy = strategy_on(grid, **settings)
-    with pytest.raises(TooFewClientsError, match="start more SuperNodes"):
+    with pytest.raises(TooFewClientsError, match="start more SuperNodes") as caught:
         strategy.start(grid, START, num_rounds=8, evaluate_fn=evaluate)
+    np.testing.assert_array_equal(as_vector(caught.value.result.arrays), as_vector(models[-1]))
     assert [row.round for row in strategy.history.rows] == [0, 1, 2, 3, 4]
     again = grid_with()
     resumed = strategy_on(again, **settings)

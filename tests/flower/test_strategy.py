@@ -10,6 +10,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Strategy
 
+from fedpace.checks import FloatArray
 from fedpace.errors import InputError
 from fedpace.flower import AdaptiveSampling, WarmUp
 from tests.flower import federation
@@ -216,6 +217,35 @@ def test_where_all_clients_are_new_the_design_is_made_for_them() -> None:
         assert set.union(*asked[7:]) <= set(range(4, 8))
 
 
+def five_clinics_and_a_hospital(most_samples: float | None) -> FloatArray:
+    """Return p as learned from replies, by partition."""
+
+    def tell(reply: Message, client: int) -> None:
+        samples = 100_000 if client == 5 else 100
+        reply.content.metric_records["metrics"]["num-examples"] = samples
+
+    grid = MemoryGrid(client_app(query=False, change=tell), steady, partitions=range(6))
+    strategy = strategy_on(
+        grid, scheme="full", min_available_nodes=6, most_samples=most_samples, query=False
+    )
+    strategy.start(grid, START, num_rounds=2)
+    assert strategy.outcome is not None
+    return strategy.outcome.profile.weights[::-1]  # numbers follow ids, which run backwards
+
+
+def test_sample_counts_are_capped_only_where_that_is_asked_for_and_it_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "flwr")
+    np.testing.assert_allclose(five_clinics_and_a_hospital(None)[5], 100_000 / 100_500)
+    assert "most_samples" not in caplog.text
+    np.testing.assert_allclose(five_clinics_and_a_hospital(12)[5], 1200 / 1700)
+    said = "reports 100000 samples and counts as 1200: most_samples = 12"
+    assert caplog.text.count(said) == 1
+    with pytest.raises(InputError, match=r"most_samples must be at least 1, got 0\.5"):
+        AdaptiveSampling(k=2, most_samples=0.5)
+
+
 @pytest.mark.parametrize(
     ("settings", "rounds", "said"),
     [
@@ -224,7 +254,7 @@ def test_where_all_clients_are_new_the_design_is_made_for_them() -> None:
             5,
             "no round is drawn by optimal-mean: all 5 are for learning",
         ),
-        ({"target_loss": 0.1}, 6, "nobody evaluates, so no target will be reached"),
+        ({"target_loss": 0.1}, 6, "no client evaluates, so no target will be reached"),
     ],
 )
 def test_settings_that_come_to_nothing_are_mentioned(

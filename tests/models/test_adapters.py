@@ -14,10 +14,10 @@ from sklearn.linear_model import (
 )
 from sklearn.svm import SVC
 
+from fedpace.backends.local import LocalSteps
 from fedpace.errors import InputError
-from fedpace.models.adapted import as_model
+from fedpace.models.model import as_model
 from fedpace.models.numpy_model import NumpyModel
-from fedpace.rounds.local import LocalSteps
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(80, 3))

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import max_pool2d, relu
 
-from fedpace.models.lenet import lenet5
-from fedpace.models.torch_model import TorchModel
+from fedpace.models.torch_model import TorchModel, lenet5
 
 
 def lenet() -> TorchModel:

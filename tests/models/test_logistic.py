@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedpace.checks import FloatArray
 from fedpace.models.logistic import Logistic
-from fedpace.models.model import AnyFloats, Model
+from fedpace.models.model import AnyFloats, BaseModel
 
 UNIT = 2.0**-24  # the largest relative error of one operation in float32
 
@@ -122,7 +122,7 @@ def test_what_one_client_holds_does_not_change_the_gradient_of_another() -> None
 def test_prepared_inputs_have_a_constant_feature_and_the_models_precision(
     dtype: type[np.floating[Any]],
 ) -> None:
-    model: Model = Logistic(features=2, classes=2, dtype=dtype)
+    model: BaseModel = Logistic(features=2, classes=2, dtype=dtype)
     rows = model.prepared(np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
     whole = model.prepared_whole(np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
     np.testing.assert_array_equal(rows, [[1, 2, 1], [3, 4, 1], [5, 6, 1]])

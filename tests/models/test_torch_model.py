@@ -20,20 +20,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fedpace.backends.simulator import Simulator
 from fedpace.checks import FloatArray
 from fedpace.data.shards import Shards, Split
 from fedpace.data.synthetic import synthetic
 from fedpace.errors import InputError
 from fedpace.models.logistic import Logistic
-from fedpace.models.model import Model
+from fedpace.models.model import BaseModel
 from fedpace.models.torch_model import AT_ONCE, TorchModel
-from fedpace.rounds.run import train
-from fedpace.rounds.schedules import inverse
-from fedpace.rounds.simulator import Simulator
-from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import WithReplacement
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Steady
+from fedpace.training.schedules import inverse
+from fedpace.training.stopping import Stop
+from fedpace.training.train import train
 from tests.models.torch_modules import (
     CANNOT_STACK,
     CLASSES,
@@ -47,7 +47,7 @@ from tests.models.torch_modules import (
     plain_gradient,
     trained,
 )
-from tests.rounds.fakes import Fixed, task
+from tests.training.fakes import Fixed, task
 
 # Float32 against float64: a hundred roundings of 6e-8, in units of the largest entry.
 CLOSE = 6e-6
@@ -160,7 +160,7 @@ def data(features: int, classes: int) -> Split:
     return Split(shards([4, 9, 30]), shards([2, 3, 5]))
 
 
-def simulator(model: Model, features: int = FEATURES, classes: int = CLASSES) -> Simulator:
+def simulator(model: BaseModel, features: int = FEATURES, classes: int = CLASSES) -> Simulator:
     times = Steady(np.array([1.0, 2.0, 3.0]))
     return Simulator(data(features, classes), model, times, Seeds(5), local_steps=5, batch=4)
 
@@ -172,7 +172,7 @@ def test_local_training_is_that_of_torch_optim_sgd(name: str) -> None:
     model = adapted(kind)
     backend = simulator(model, features=int(np.prod(shape)))
     rate, sent = 0.05, backend.initial()
-    reply = backend.trained(task([0, 2], sent, round_index=3, rate=rate))
+    reply = backend.train_task(task([0, 2], sent, round_index=3, rate=rate))
     for i, client in enumerate([0, 2]):
         own = backend.data.train.client(client)
         local = loaded(model.module(sent), sent).train()
@@ -195,7 +195,7 @@ def test_frozen_parameters_stay_as_they_are_even_under_weight_decay(stacked: boo
     model = TorchModel(module, stacked=stacked)
     assert model.size == 5 * CLASSES + CLASSES  # the last layer alone
     backend = replace(simulator(model), weight_decay=0.5)
-    reply = backend.trained(task([1], backend.initial()))
+    reply = backend.train_task(task([1], backend.initial()))
     after = model.module(backend.initial() + reply.updates[0]).state_dict()
     for name, before in module.state_dict().items():
         assert torch.equal(after[name], before) == name.startswith("0.")
@@ -363,7 +363,7 @@ def test_a_module_is_never_changed() -> None:
     module = mlp().double().eval()
     before = {name: value.clone() for name, value in module.state_dict().items()}
     backend = simulator(TorchModel(module))
-    reply = backend.trained(task([1], backend.initial()))
+    reply = backend.train_task(task([1], backend.initial()))
     backend.evaluate(backend.initial() + reply.updates[0])
     assert not module.training
     for name, value in module.state_dict().items():
@@ -593,7 +593,7 @@ def test_threads_are_set_while_working_and_put_back(threads: int | None, used: i
     assert torch.get_num_threads() == 2
 
 
-@pytest.mark.parametrize("name", ["torch_model", "lenet"])
+@pytest.mark.parametrize("name", ["torch_model", "torch_modules"])
 def test_without_pytorch_the_extra_is_named(name: str) -> None:
     script = f"""
 import sys

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedpace.checks import FloatArray
-from fedpace.models.lenet import lenet5
+from fedpace.models.torch_model import lenet5
 
 FEATURES, CLASSES = 8, 3
 

@@ -22,7 +22,7 @@ needs_nvflare = pytest.mark.skipif(
 CHECKING = """
 from fedpace.conformance import check_backend
 from fedpace.nvflare import AdaptiveSampling
-from fedpace.nvflare.sites_backend import SitesBackend
+from fedpace.nvflare.controller import SitesBackend
 
 
 class Checking(AdaptiveSampling):

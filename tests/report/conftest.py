@@ -27,7 +27,7 @@ def summary(tmp_path_factory: pytest.TempPathFactory) -> Summary:
     return real_summary(folder)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     if CHROMIUM is None or DRIVER is None:
         pytest.skip("needs Chromium and its driver: apt-get install chromium chromium-driver")

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpace.estimation.ratio import RatioEstimate
 from fedpace.profile import Profile
 from fedpace.report.setups import setups_of
 from fedpace.report.summary import Summary, summarise
-from fedpace.rounds.rows import History, Row
-from fedpace.studies.experiment import run_one
+from fedpace.samplers.pilots import RatioEstimate
+from fedpace.studies.build import run_one
 from fedpace.studies.store import Store, StoredRun
 from fedpace.studies.study import Study
+from fedpace.training.history import History, Row
 from tests.studies.tiny import tiny_study
 
 # What sets the study apart from the tiny one.

@@ -11,12 +11,12 @@ import numpy as np
 from fedpace.checks import FloatArray, IntArray
 from fedpace.profile import Profile
 from fedpace.report.setups import Setup, setups_of
-from fedpace.rounds.rows import History, Row
-from fedpace.rounds.state import State
-from fedpace.rounds.training import Outcome
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.studies.store import Store, StoredRun
 from fedpace.studies.study import Study, load_study
+from fedpace.training.history import History, Row
+from fedpace.training.state import State
+from fedpace.training.training import Outcome
 
 MEASURED = ("network.how=namespaces", "network.time_scale=0.2")
 BYTES = 100_000

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpace.report.costs import costs_of
 from fedpace.report.setups import setups_of
 from fedpace.report.study_tables import cost_columns, csv_text, html_costs, markdown
 from fedpace.report.summary import summarise
-from fedpace.rounds.rows import History, Row
-from fedpace.studies.experiment import run_one
+from fedpace.report.time_to_target import costs_of
+from fedpace.studies.build import run_one
 from fedpace.studies.store import Store, StoredRun
+from fedpace.training.history import History, Row
 
 from .made import START, made_run, small_study
 

@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpace.estimation.ratio import RatioEstimate
 from fedpace.report.curves import curve, own_rounds, pilots_end
-from fedpace.report.sensitivity import estimate_note, sensitivities
 from fedpace.report.setups import setups_of, without_sweeps
-from fedpace.studies.experiment import run_one
+from fedpace.report.study_charts import estimate_note
+from fedpace.report.summary import sensitivities
+from fedpace.samplers.pilots import RatioEstimate
+from fedpace.studies.build import run_one
 from fedpace.studies.store import Store
 
 from .made import START, Line, arriving, made_run, small_study
@@ -112,4 +113,4 @@ def test_sensitivity_has_a_time_for_each_c_and_the_estimates_in_units_of_s0(tmp_
     assert [point.value for point in line.seconds] == [1.0, 10.0]
     assert line.chosen == [0.5, 1.0]
     assert line.estimated.value == 6.0
-    assert "in 1 of 2 runs" in estimate_note(sweep)
+    assert "in 1 of 2 runs" in estimate_note([line])

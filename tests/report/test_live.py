@@ -16,27 +16,28 @@ from typing import Any
 import pytest
 
 from fedpace.report.live import Live
-from fedpace.rounds.rows import Row
-from fedpace.rounds.stopping import Stop
-from fedpace.studies.processes import Job
+from fedpace.studies.callbacks import Remaining
 from fedpace.studies.runner import run_study
-from fedpace.studies.watching import Remaining, Watchers
+from fedpace.studies.store import Job
+from fedpace.training.callbacks import Callback, RunInfo
+from fedpace.training.history import Row
+from fedpace.training.stopping import Stop
 from tests.report.asking import asked, url_of
-from tests.rounds.fakes import row
 from tests.studies.tiny import LONG, begin, session_is_empty, tiny_study, wait_until, write_setup
+from tests.training.fakes import row
 
 JOB = Job("uniform", 0)
 
 
-class Gate:
+class Gate(Callback):
     """Holds up training at some rounds until it is let through."""
 
     def __init__(self, *rounds: int) -> None:
         self._closed = {number: threading.Event() for number in rounds}
 
-    def __call__(self, job: Job, seen: Row) -> None:
-        if job == JOB and seen.round in self._closed:
-            assert self._closed[seen.round].wait(120)
+    def on_row(self, run: RunInfo, row: Row) -> None:
+        if run.scheme == JOB.scheme and row.round in self._closed:
+            assert self._closed[row.round].wait(600)
 
     def open(self, number: int) -> None:
         self._closed[number].set()
@@ -45,7 +46,7 @@ class Gate:
 def test_the_page_grows_in_a_browser_while_runs_are_done(browser: Any, tmp_path: Path) -> None:
     study = tiny_study(tmp_path, "stop.loss=none", "stop.rounds=9")
     gate, out = Gate(2, 5), tmp_path / "runs"
-    wait = import_module("selenium.webdriver.support.ui").WebDriverWait(browser, 60)
+    wait = import_module("selenium.webdriver.support.ui").WebDriverWait(browser, 300)
 
     def text(selector: str) -> str:
         return str(browser.execute_script(
@@ -58,11 +59,8 @@ def test_the_page_grows_in_a_browser_while_runs_are_done(browser: Any, tmp_path:
     def work(live: Live) -> None:
         with live:
             live.of(study)
-            watcher = Watchers(live, call=[gate])
             schemes = ["uniform", "weighted"]
-            run_study(
-                study, schemes, [0], out, processes=1, progress=live.standing, watcher=watcher
-            )
+            run_study(study, schemes, [0], out, processes=1, callbacks=[live, gate])
 
     live = Live(out, print)
     training = threading.Thread(target=work, args=(live,))
@@ -73,12 +71,15 @@ def test_the_page_grows_in_a_browser_while_runs_are_done(browser: Any, tmp_path:
     assert "0 of 2 runs are done" in text("#live .standing")
     assert "uniform, seed 0" in text("#live tbody")
     assert re.search(r"client \d+ \(\d", text("#live tbody"))  # who was waited for
-    points = "return document.querySelector('#live .plot').data[0].x.length"
-    assert browser.execute_script(points) == 2
+    points = """
+        const drawn = views.get(document.querySelector("#live .plot"));
+        return drawn ? drawn.view.data("runs").length : 0;
+    """
+    until(lambda: browser.execute_script(points) == 2)
     assert not browser.find_elements("css selector", "main section")
     gate.open(2)
     until(lambda: "train, 5" in text("#live tbody"))
-    assert browser.execute_script(points) == 5
+    until(lambda: browser.execute_script(points) == 5)
     assert re.search(r"\d:\d\d:\d\d$", text("#live tbody tr"))  # the time left
     gate.open(5)
     until(lambda: "The command has ended" in text("#live .standing"))
@@ -129,21 +130,21 @@ def test_a_browser_that_hangs_up_is_not_a_traceback(
 def test_a_page_knows_the_rounds_that_a_run_goes_on_from(tmp_path: Path) -> None:
     with Live(tmp_path, print) as live:
         live.of(tiny_study(tmp_path, "stop.rounds=9"))
-        live.resumed(JOB, [row(round=1), row(round=2)])
-        live.row(JOB, row(round=3))
+        live.on_start(RunInfo(*JOB), [row(round=0), row(round=1), row(round=2)])
+        live.on_row(RunInfo(*JOB), row(round=3))
         now = asked(f"{live.url}now")
         asked(f"{live.url}seen")  # as a page does at the end, which is waited for
     (run,) = now["runs"]
     assert run["round"] == 3
     assert run["left"] is None  # nothing is known from a single round of now
-    assert len(now["plot"]["data"][0]["x"]) == 3
+    assert len(now["chart"]["datasets"]["runs"]) == 3
 
 
 def test_a_page_tells_who_is_waited_for_before_the_first_round(tmp_path: Path) -> None:
     with Live(tmp_path, print) as live:
         live.of(tiny_study(tmp_path))
         live.awaited = lambda: [f"device-{number}" for number in range(7)]
-        live.begin(JOB)
+        live.on_start(RunInfo(*JOB), ())
         (run,) = asked(f"{live.url}now")["runs"]
         asked(f"{live.url}seen")  # as a page does at the end, which is waited for
     names = ", ".join(f"device-{number}" for number in range(5))
@@ -154,7 +155,7 @@ def test_a_page_tells_who_is_waited_for_before_the_first_round(tmp_path: Path) -
 def test_numbers_that_are_none_do_not_stop_the_page(tmp_path: Path) -> None:
     with Live(tmp_path, print) as live:
         live.of(tiny_study(tmp_path))
-        live.row(JOB, row(round=1, loss=float("nan"), accuracy=float("inf")))
+        live.on_row(RunInfo(*JOB), row(round=1, loss=float("nan"), accuracy=float("inf")))
         (run,) = asked(f"{live.url}now")["runs"]
         asked(f"{live.url}seen")  # as a page does at the end, which is waited for
     assert run["loss"] is None

@@ -7,20 +7,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpace.report.arrivals import arrival
 from fedpace.report.curves import curve, has, own_rounds
 from fedpace.report.latex import latex
-from fedpace.report.measured import fared, how_measured, measured_line, measured_notes
-from fedpace.report.notes import NO_ACCURACY, notes
+from fedpace.report.notes import (
+    NO_ACCURACY,
+    fared,
+    how_measured,
+    measured_line,
+    measured_notes,
+    notes,
+)
 from fedpace.report.page import page
-from fedpace.report.pictures import write_figures
+from fedpace.report.report import Report
 from fedpace.report.setups import Setup, setups_of
-from fedpace.report.study_drawings import curve_drawing
+from fedpace.report.study_charts import curve_figure
 from fedpace.report.study_tables import markdown
 from fedpace.report.summary import summarise
-from fedpace.rounds.rows import History
+from fedpace.report.time_to_target import arrival
 from fedpace.studies.store import StoredRun
 from fedpace.studies.study import load_study
+from fedpace.training.history import History
 
 from .made import START, arriving, made_run, small_study
 from .measured_runs import BYTES, measured_run, measured_setup, measured_study
@@ -193,8 +199,8 @@ def without_accuracy() -> Setup:
 def test_a_setup_without_accuracy_has_no_figure_of_it_and_says_so(tmp_path: Path) -> None:
     summary = summarise(without_accuracy())
     assert NO_ACCURACY in notes(summary)
-    names = {path.name for path in write_figures([summary], [], tmp_path)}
-    assert names == set(os.listdir(tmp_path))
+    names = {path.name for path in Report([summary], []).write_figures(tmp_path)}
+    assert names == set(os.listdir(tmp_path / "figures"))
     assert "prototype-loss-seconds.png" in names
     assert not any("accuracy" in name for name in names)
     shown = page([summary], [], runs_in=tmp_path, files_in=tmp_path)
@@ -213,5 +219,5 @@ def test_without_evaluations_the_curve_is_of_the_estimates() -> None:
 
 def test_curve_figures_say_how_it_was_measured() -> None:
     summary = summarise(measured_setup("network.evaluate_every=5", schemes=("uniform",)))
-    note = curve_drawing(summary, "accuracy-seconds", "accuracy", "seconds").note
+    note = curve_figure(summary, "accuracy-seconds", "accuracy", "seconds").note
     assert note.endswith("one second here stands for 5 s.")

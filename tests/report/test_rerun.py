@@ -117,7 +117,7 @@ def test_a_federation_has_no_command_but_a_sentence() -> None:
     setup = setup_of(measured_study("network.how=flower"), "uniform")
     assert command(setup, file="x", out="runs") == ""
     text = page([summarise(setup)], [], runs_in=Path("runs"), files_in=Path("runs"))
-    assert f"<h3>Run it again</h3>\n<p>{NO_COMMAND}</p>" in text
+    assert f"<summary>Run it again</summary><p>{NO_COMMAND}</p>" in text
 
 
 def test_the_options_of_measured_runs_are_those_of_the_lab() -> None:

@@ -33,7 +33,7 @@ def with_a_miss(tmp_path: Path) -> Summary:
 
 
 def markdown_rows(text: str) -> list[dict[str, str]]:
-    times = text.partition("What that cost")[0]
+    times = text.partition("Costs until the target")[0]
     lines = [line for line in times.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]

@@ -1,29 +1,32 @@
 """Tiers and reasons: which a round drew from, and why."""
 
-import html
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
 
-from fedpace.report.figures import figure_of
-from fedpace.report.page import page
-from fedpace.report.plots import plot_of
-from fedpace.report.reasons import MOST_CHANGES, changes, html_reasons
+from fedpace.report.charts import spec
+from fedpace.report.notes import changes
+from fedpace.report.page import MOST_CHANGES, html_reasons, page
 from fedpace.report.setups import setups_of
 from fedpace.report.summary import summarise
-from fedpace.report.timeline import Timeline, client_labels, tier_colours
-from fedpace.report.timeline_drawing import timeline_drawing
-from fedpace.report.timelines import MOST_ROUNDS, timelines
-from fedpace.rounds.rows import History
+from fedpace.report.timeline import (
+    MOST_ROUNDS,
+    Timeline,
+    client_labels,
+    tier_colours,
+    timeline_figure,
+    timelines,
+)
 from fedpace.studies.store import StoredRun
-from tests.rounds.fakes import row
+from fedpace.training.history import History
+from tests.training.fakes import row
 
+from .looking import assert_legible, column
 from .measured_runs import measured_run, measured_study
-from .test_figures import assert_legible
 
 FEW, MANY = "2 tiers, c = 0.32 S₀: steps agree", "5 tiers, c = 1.2 S₀: steps <differ>"
 
@@ -87,33 +90,30 @@ def test_without_tiers_there_is_no_strip() -> None:
     shown = only_timeline(measured_run(measured_study(), "uniform"))
     assert shown.tiers == []
     assert "tier" not in client_labels(shown, 100)[1]
-    assert "tier" not in timeline_drawing(shown).note
-    assert "tier" not in json.dumps(plot_of(timeline_drawing(shown)))
+    assert "tier" not in timeline_figure(shown).note
+    assert "tier" not in json.dumps(spec(timeline_figure(shown))["layer"])
 
 
 @pytest.mark.parametrize("n", [3, 40, 200])
 def test_the_strip_is_above_the_clients_and_can_be_read(n: int) -> None:
     times = np.linspace(0.5, 1.0, n)
     shown = only_timeline(tiered(measured_run(measured_study(), "uniform", times=times)))
-    figure = figure_of(timeline_drawing(shown))
-    assert_legible(figure)
-    (axes,) = figure.axes
+    figure = timeline_figure(shown)
+    picture = assert_legible(figure)
     bottom, top = shown.strip
-    assert len(shown.clients) - 0.6 < bottom < top < axes.get_ylim()[1]
-    numbers = [text for text in axes.texts if text.get_text() in {"0", "1", "4"}]
-    assert len(numbers) == len(shown.numbered) > 5
-    for text in numbers:
-        box = text.get_window_extent().transformed(axes.transData.inverted())
-        assert bottom <= box.y0 <= box.y1 <= top
-    labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert labels.count("tier") == 1
+    assert len(shown.clients) - 0.6 < bottom < top < shown.height[1]
+    texts = [box.text for box in picture.texts]
+    numbers = [text for text in texts if text in {"0", "1", "4"}]
+    assert len(numbers) >= len(shown.numbered) > 5
+    assert set(column(figure, "tiers", "line")) == {(bottom + top) / 2}
+    assert texts.count("tier") == 1
 
 
 def test_tiers_have_colours_of_their_own_with_letters_that_stand_out(shown: Timeline) -> None:
     colours = {tier: tier_colours(shown, tier) for tier in (0, 1, 4)}
     assert len({fill for fill, _ in colours.values()}) == 3
     assert (colours[0][1], colours[4][1]) == ("white", "black")
-    assert all(to_hex(fill) == fill for fill, _ in colours.values())
+    assert all(re.fullmatch("#[0-9a-f]{6}", fill) for fill, _ in colours.values())
 
 
 def test_one_tier_alone_has_a_colour(shown: Timeline) -> None:
@@ -121,24 +121,31 @@ def test_one_tier_alone_has_a_colour(shown: Timeline) -> None:
 
 
 def test_pointing_at_a_bar_tells_its_tier_and_why(shown: Timeline) -> None:
-    bars, strip, numbered = plot_of(timeline_drawing(shown))["data"]
-    last = [row[-1] for row in bars["customdata"] if row[1] >= 40]
-    assert set(last) == {"tier 4<br>5 tiers, c = 1.2 S₀: steps &lt;differ&gt;"}
-    assert bars["customdata"][0][-1] == ""  # a pilot has neither
-    assert "<br>%{customdata[3]}" in bars["hovertemplate"]
-    assert strip["customdata"][0] == [26, 27, f"tier 1<br>{FEW}"]
-    np.testing.assert_allclose(strip["base"], [span.start for span in shown.tiers], rtol=1e-5)
-    assert strip["y"][0] == pytest.approx(sum(shown.strip) / 2)
-    assert numbered["text"] == [str(span.tier) for span in shown.numbered]
-    assert "strip above: the tier drawn from" in timeline_drawing(shown).note
+    figure = timeline_figure(shown)
+    bars = figure.data["replies"]
+    assert {(bar["tier"], bar["why"]) for bar in bars if bar["round"] >= 40} == {(4, MANY)}
+    assert "tier" not in bars[0]  # a pilot has neither
+    assert "why" not in bars[0]
+    (bars_drawn,) = (
+        each for each in spec(figure)["layer"] if each["data"].get("name") == "replies"
+    )
+    tooltip = bars_drawn["encoding"]["tooltip"]
+    assert [each["field"] for each in tooltip] == ["client", "round", "seconds", "tier", "why"]
+    first = figure.data["tiers"][0]
+    assert (first["first round"], first["last round"], first["tier"]) == (26, 27, 1)
+    assert first["why"] == FEW
+    starts = [span.start for span in shown.tiers]
+    np.testing.assert_allclose(column(figure, "tiers", "start"), starts, rtol=1e-5)
+    assert sum(column(figure, "tiers", "numbered")) == len(shown.numbered)
+    assert "strip above: the tier drawn from" in figure.note
 
 
 def test_a_reason_without_tiers_is_told_as_well(run: StoredRun) -> None:
     rows = [each._replace(tier=-1) for each in run.history.rows]
     shown = only_timeline(replace(run, history=History(rows)))
     assert shown.tiers == []
-    (bars,) = plot_of(timeline_drawing(shown))["data"]
-    assert {row[-1] for row in bars["customdata"]} == {"", FEW, html.escape(MANY)}
+    bars = timeline_figure(shown).data["replies"]
+    assert {bar.get("why", "") for bar in bars} == {"", FEW, MANY}
 
 
 def test_changes_are_the_rounds_from_which_on_a_reason_holds(run: StoredRun) -> None:

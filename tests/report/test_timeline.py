@@ -1,47 +1,38 @@
 """The timeline of a run: every reply in its place on the clock."""
 
-import json
 import math
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
-from matplotlib.colors import to_hex
 
-from fedpace.report.drawing import COLOURS, colour, pale
-from fedpace.report.figures import figure_of
-from fedpace.report.plots import plot_of
+from fedpace.report.charts import COLOURS, colour, pale, spec
 from fedpace.report.setups import setups_of
 from fedpace.report.summary import Summary
 from fedpace.report.timeline import (
+    MOST_CLIENTS,
+    MOST_REPLIES,
+    MOST_ROUNDS,
     Timeline,
     client_labels,
+    timeline_figure,
+    timelines,
 )
-from fedpace.report.timeline_drawing import timeline_drawing
-from fedpace.report.timelines import MOST_CLIENTS, MOST_REPLIES, MOST_ROUNDS, timelines
-from fedpace.rounds.rows import History
 from fedpace.studies.store import StoredRun
 from fedpace.studies.study import Study
+from fedpace.training.history import History
 
+from .looking import assert_legible, column, looked_at, titles
 from .made import START, made_run, small_study
 from .measured_runs import measured_run, measured_setup, measured_study
-from .test_figures import assert_legible
 
 
 def timeline_of(run: StoredRun) -> Timeline:
     (setup,) = setups_of([run])
     (shown,) = timelines(setup)
     return shown
-
-
-def bars(axes: Axes) -> list[PolyCollection]:
-    return [
-        each
-        for each in axes.collections
-        if isinstance(each, PolyCollection) and not str(each.get_label()).startswith("_")
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -189,45 +180,52 @@ def test_every_scheme_has_two_shades_of_its_own() -> None:
     shades = {colour(scheme) for scheme in COLOURS} | {pale(scheme) for scheme in COLOURS}
     assert all(pale(scheme) != colour(scheme) for scheme in COLOURS)
     assert len({pale(scheme) for scheme in COLOURS}) == len(COLOURS)
-    assert all(to_hex(shade) == shade.lower() for shade in shades)
+    assert all(re.fullmatch("#[0-9a-f]{6}", shade.lower()) for shade in shades)
 
 
 @pytest.mark.parametrize("n", [3, 40, MOST_CLIENTS, 200])
 @pytest.mark.parametrize("scheme", ["full", "optimal-mean"])
 def test_the_figure_can_be_read(study: Study, n: int, scheme: str) -> None:
     run = measured_run(study, scheme, times=np.linspace(0.1, 2, n), computing=0.2)
-    figure = figure_of(timeline_drawing(timeline_of(run)))
-    assert_legible(figure)
-    (axes,) = figure.axes
-    assert axes.get_xlabel() == "wall-clock time, s"
-    assert "client" in axes.get_ylabel()
-    legend = axes.get_legend()
-    assert legend is not None
-    texts = [text.get_text() for text in legend.get_texts()]
-    assert texts == ["computing", "transfer, both ways", "no reply"]
-    (heading, _) = sorted(figure.texts, key=lambda text: -text.get_position()[1])
-    assert heading.get_text() == figure.get_suptitle()
-    assert not legend.get_window_extent().overlaps(heading.get_window_extent())
+    picture = assert_legible(timeline_figure(timeline_of(run)))
+    assert titles(picture) == ["wall-clock time, s", "client (its usual time, s)"]
+    legend = [box for box in picture.texts if box.role == "legend-label"]
+    assert [box.text for box in legend] == ["computing", "transfer, both ways", "no reply"]
+    heading = [box for box in picture.texts if box.role.startswith("title")]
+    assert not any(box.overlaps(other) for box in legend for other in heading)
+
+
+def parts(shown: Timeline, name: str) -> list[dict[str, Any]]:
+    return [row for row in timeline_figure(shown).data["replies"] if row["part"] == name]
 
 
 def test_the_figure_draws_what_was_measured(run: StoredRun) -> None:
     shown = timeline_of(run)
-    (axes,) = figure_of(timeline_drawing(shown)).axes
-    computing, transfer = (each.get_paths() for each in bars(axes))
+    computing, transfer = parts(shown, "computing"), parts(shown, "transfer, both ways")
     arrivals = [reply.start + reply.seconds for reply in shown.replies]
-    starts = [bar.get_extents().x0 for bar in computing]
-    assert starts == pytest.approx([reply.start for reply in shown.replies])
-    assert [bar.get_extents().x1 for bar in transfer] == pytest.approx(arrivals)
-    assert [bar.get_extents().x1 for bar in computing] == [b.get_extents().x0 for b in transfer]
-    assert {text.get_text() for text in axes.texts} == {"weighted pilot", "training"}
+    starts = [bar["start"] for bar in computing]
+    assert starts == pytest.approx([reply.start for reply in shown.replies], rel=1e-5)
+    assert [bar["end"] for bar in transfer] == pytest.approx(arrivals, rel=1e-5)
+    assert [bar["end"] for bar in computing] == [bar["start"] for bar in transfer]
+    lines = [shown.places[reply.client] for reply in shown.replies]
+    assert [(bar["low"] + bar["high"]) / 2 for bar in computing] == pytest.approx(lines)
+    figure = timeline_figure(shown)
+    assert {"weighted pilot", "training"} <= {box.text for box in looked_at(figure).texts}
+    assert column(figure, "missing", "end") == pytest.approx(
+        [each.end for each in shown.missing], rel=1e-5
+    )
+    assert ("refused" in column(figure, "missing", "what")) == any(m.refused for m in shown.missing)
+    low, high = spec(figure)["layer"][0]["encoding"]["x"]["scale"]["domain"]
+    assert math.isclose(high, shown.stages[-1].end, rel_tol=1e-5)
+    assert all(low <= start * (1 + 1e-5) <= high for start, _ in shown.labelled)
+    assert figure.scheme == "optimal-mean"
 
 
 def test_without_computing_times_there_is_one_shade(study: Study) -> None:
     shown = timeline_of(measured_run(study, "uniform", computing=0.0, chance=1.0))
     assert not shown.split
-    (axes,) = figure_of(timeline_drawing(shown)).axes
-    assert len(bars(axes)) == 1
-    assert timeline_drawing(shown).note.startswith("Bars: until the reply. Rounds shown")
+    assert {row["part"] for row in timeline_figure(shown).data["replies"]} == {"until the reply"}
+    assert timeline_figure(shown).note.startswith("Bars: until the reply. Rounds shown")
 
 
 def test_clients_that_do_not_tell_how_long_they_computed_have_one_shade(study: Study) -> None:
@@ -239,19 +237,3 @@ def test_clients_that_do_not_tell_how_long_they_computed_have_one_shade(study: S
     run = StoredRun(study, "uniform", 0, "1", "", History(rows), None, run.profile, None)
     for reply in timeline_of(run).replies:
         assert reply.computing == (0.0 if reply.client % 2 else reply.seconds)
-
-
-def test_the_plot_of_the_page_has_the_same_bars(run: StoredRun) -> None:
-    shown = timeline_of(run)
-    plot = plot_of(timeline_drawing(shown))
-    json.dumps(plot, allow_nan=False)
-    computing, transfer, _, crosses = plot["data"]
-    assert {trace["legendgroup"] for trace in plot["data"]} == {"optimal-mean"}
-    ends = np.add(transfer["base"], transfer["x"])
-    np.testing.assert_allclose(ends, [r.start + r.seconds for r in shown.replies], rtol=1e-5)
-    assert computing["y"] == transfer["y"] == [shown.places[r.client] for r in shown.replies]
-    assert len(crosses["x"]) == len(shown.missing)
-    low, high = plot["layout"]["xaxis"]["range"]
-    assert all(low <= each["x"] <= high for each in plot["layout"]["annotations"])
-    assert "refused" in str(crosses["customdata"]) or not any(m.refused for m in shown.missing)
-    assert math.isclose(high, shown.stages[-1].end, rel_tol=1e-5)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpace.checks import FloatArray
-from fedpace.sampling.turns import Dispatch
+from fedpace.sampling.dispatch import Dispatch
 
 
 class Completions(NamedTuple):

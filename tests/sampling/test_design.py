@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedpace import Draw, Everyone, InputError, Profile, WithReplacement, expected_round_time
 from fedpace.checks import FloatArray
-from fedpace.sampling.design import Among, Design
+from fedpace.sampling.design import Among, BaseDesign, Design, as_design
 from tests.sampling.fleets import Fleet, fleets, random_fleet
 from tests.sampling.own_design import Halves
 
@@ -313,7 +313,8 @@ def test_refuses_what_does_not_say_who_is_present(design: Design, present: Any) 
 
 @pytest.mark.parametrize("design", [Everyone(FOUR), WithReplacement(FOUR, 3, FOUR)])
 def test_who_is_present_may_be_a_list(design: Everyone | WithReplacement) -> None:
-    one, other = design.among(PRESENT.tolist()), design.among(PRESENT)
+    one: Design = design.among(PRESENT.tolist())
+    other: Design = design.among(PRESENT)
     for twice in (False, True):
         if twice:
             one, other = (each.among(cast(Any, PRESENT[::-1].tolist())) for each in (one, other))
@@ -323,7 +324,7 @@ def test_who_is_present_may_be_a_list(design: Everyone | WithReplacement) -> Non
 
 
 def test_refuses_to_draw_among_nobody() -> None:
-    with pytest.raises(InputError, match="present must hold somebody"):
+    with pytest.raises(InputError, match="present must have at least one client"):
         Everyone(FOUR).among(np.zeros(4, bool))
 
 
@@ -340,3 +341,41 @@ def test_nobody_weighs_more_because_others_are_away(fleet: Fleet, k: int, seed: 
     assert among.n == design.n == n
     # A single client that is left weighs 1/K however it is drawn.
     assert among.largest_weight <= max(design.largest_weight, 1 / k) * (1 + 1e-9)
+
+
+def test_an_object_with_the_methods_is_accepted() -> None:
+    halves = Halves(np.array([0.5, 0.3, 0.2]), np.ones(3, np.bool_))
+    design = as_design(halves)
+    assert isinstance(design, BaseDesign)
+    assert (design.n, design.solution, design.columns()) == (3, None, {})
+    assert design.draw(np.random.default_rng(0)).clients.size >= 1
+    assert as_design(design) is design
+    with_q = type("Known", (Halves,), {"q": np.full(3, 1 / 3)})(halves.weights, halves.present)
+    assert as_design(with_q).columns()["q"].size == 3
+
+
+def test_a_misspelt_method_of_a_design_is_named() -> None:
+    wrong = type("Mine", (Halves,), {"colums": lambda _: {}})
+    with pytest.raises(InputError, match=r"design must spell .* 'colums' of Mine; did you mean"):
+        as_design(wrong(np.ones(1), np.ones(1, np.bool_)))
+
+
+def test_what_a_design_must_define_is_named() -> None:
+    with pytest.raises(InputError, match=r"scheme must have `draw` in .*, got object; define it"):
+        as_design(object(), argument="scheme")
+    bare, profile = BaseDesign(), Profile([1.0], [1.0], [1.0])
+    for missing in (
+        lambda: bare.draw(np.random.default_rng(0)),
+        lambda: bare.expected_round_time([1.0]),
+        lambda: bare.variance_term(profile),
+        lambda: bare.among(np.ones(1, np.bool_)),
+        lambda: bare.largest_weight,
+        lambda: bare.n,
+    ):
+        with pytest.raises(NotImplementedError, match="BaseDesign does not define"):
+            missing()
+
+
+def test_full_participation_has_no_probabilities() -> None:
+    with pytest.raises(AttributeError, match="Everyone has no probabilities q"):
+        _ = Everyone([1.0]).q

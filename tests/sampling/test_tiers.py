@@ -1,7 +1,5 @@
-"""The best tiers: valid, as predicted, optimal for what is given, and never below the bound."""
+"""Tiers and systematic draws: every figure against all draws, counted one by one."""
 
-import itertools
-import math
 from typing import Any
 
 import numpy as np
@@ -9,366 +7,341 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpace import (
-    InputError,
-    Profile,
-    Tiered,
-    solve_max_time,
-    solve_mean_time,
-    solve_tiers,
-)
+from fedpace import Design, InputError, Profile, Systematic, Tiered
 from fedpace.checks import FloatArray
-from fedpace.sampling import tiers as tiers_module
-from fedpace.sampling.arcs import totals
-from fedpace.sampling.tiered import filled_places
-from fedpace.sampling.tiers import TierSolution, tier_counts
-from tests.sampling.fleets import (
-    Fleet,
-    caps,
-    extreme_fleets,
-    fleets,
-    powers_of_ten,
-    random_fleet,
-    ratios,
-    widest_fleets,
-)
-from tests.sampling.oracles import softmax_descent, time_limit
-from tests.sampling.tiered_designs import designs
+from fedpace.conformance import check_design
+from fedpace.sampling.design import Among
+from fedpace.sampling.tiers import inclusion_probabilities
+from tests.sampling.fleets import Fleet, extreme_fleets, powers_of_ten
+from tests.sampling.tiered_designs import all_cases, designs
 
-ks = st.sampled_from([1, 2, 3, 10, 10**4])
+PAIRS: dict[str, Any] = {
+    "tiers": [0, 0, 1, 1],
+    "chances": [0.8, 0.2],
+    "inclusion": [1.0, 0.5, 1.0, 1.0],
+    "weights": [0.1, 0.2, 0.3, 0.4],
+}
 
 
-def design_of(solution: TierSolution, fleet: Fleet, k: int) -> Tiered:
-    parts = (solution.tiers, solution.chances, solution.inclusion)
-    return Tiered(*parts, fleet.weights, k=k, solution=solution)
+class Fixed:
+    """A generator that gives these numbers."""
+
+    def __init__(self, *numbers: float) -> None:
+        self.numbers = np.array(numbers)
+
+    def random(self, size: int) -> FloatArray:
+        return self.numbers[:size]
 
 
-def predicted(design: Tiered, fleet: Fleet, c: float) -> float:
-    """T (S + c) of a design, with the norms' stand-in."""
-    norms = fleet.importance / fleet.weights
-    profile = Profile(fleet.weights, fleet.times, norms)
-    return design.expected_round_time(fleet.times) * (design.variance_term(profile) + c)
+def times_of(design: Tiered, seed: int) -> FloatArray:
+    return np.random.default_rng(seed).exponential(size=design.n) + 0.01
 
 
-def tier_problem(
-    solution: TierSolution, fleet: Fleet, k: int
-) -> tuple[FloatArray, FloatArray, float]:
-    """T_g, K A_g and (K − 1) Σ a², with which J(m) = (Σ m T) (Σ K A / m + c − the last)."""
-    a = fleet.importance
-    moments = k * totals(solution.tiers, a * (a / solution.inclusion))
-    times = design_of(solution, fleet, k).tier_times(fleet.times)
-    return times, moments, (k - 1) * float(a @ a)
+def inner(design: Design) -> Tiered:
+    """The tiers of those present."""
+    assert isinstance(design, Among)
+    assert isinstance(design.design, Tiered)
+    return design.design
 
 
-def check_valid(solution: TierSolution, fleet: Fleet, k: int) -> None:
-    assert solution.status == "converged"
-    assert np.isfinite(solution.objective)
-    assert solution.residual < 1e-5
-    assert solution.gap >= 0
-    assert np.all(solution.q > 0)
-    assert solution.q.sum() == pytest.approx(1, abs=1e-12)
-    taken = np.bincount(solution.tiers, solution.inclusion)
-    assert taken == pytest.approx(np.minimum(np.bincount(solution.tiers), k), rel=1e-9)
-    # Tiers are of neighbouring times, the fastest first.
-    order = np.argsort(fleet.times, kind="stable")
-    assert np.all(np.diff(solution.tiers[order]) >= 0)
+@given(designs())
+def test_matches_enumeration_of_all_draws(design: Tiered) -> None:
+    counted: dict[tuple[int, ...], float] = {}
+    for case in all_cases(design):
+        drawn = tuple(np.flatnonzero(case.weights).tolist())
+        counted[drawn] = counted.get(drawn, 0.0) + case.chance
+    found: dict[tuple[int, ...], float] = {}
+    for chance, draw in design.samples():
+        drawn = tuple(draw.clients.tolist())
+        found[drawn] = found.get(drawn, 0.0) + chance
+        assert draw.tier == (-1 if design.chances.size == 1 else design.tiers[drawn[0]])
+    assert found == pytest.approx(counted, rel=1e-9)
+
+
+@given(designs())
+def test_there_are_at_most_as_many_draws_as_clients_and_tiers(design: Tiered) -> None:
+    assert len(list(design.samples())) <= design.n + design.chances.size
+
+
+@given(designs(), st.integers(0, 99))
+def test_is_unbiased_and_every_figure_is_that_of_the_draws(design: Tiered, seed: int) -> None:
+    cases = all_cases(design)
+    chances = np.array([case.chance for case in cases])
+    weights = np.array([case.weights for case in cases])
+    np.testing.assert_allclose(chances @ weights, design.weights, rtol=1e-9)
+    assert design.largest_weight == pytest.approx(weights.max(), rel=1e-9)
+    assert design.largest_round_weight == pytest.approx(weights.sum(axis=1).max(), rel=1e-9)
+    of_tiers = np.bincount([case.tier for case in cases], chances * weights.sum(axis=1))
+    assert design.round_weights == pytest.approx(of_tiers / design.chances, rel=1e-9)
+    times = times_of(design, seed)
+    slowest = np.where(weights > 0, times, 0).max(axis=1)
+    assert design.expected_round_time(times) == pytest.approx(chances @ slowest, rel=1e-9)
+    updates = np.random.default_rng(seed).normal(size=(design.n, 3))
+    moment = chances @ ((weights @ updates) ** 2).sum(axis=1)
+    assert design.second_moment(updates) == pytest.approx(moment, rel=1e-9)
+    drawn = chances @ (weights > 0)
+    assert design.q == pytest.approx(drawn / drawn.sum(), rel=1e-9)
+
+
+@given(designs(), st.integers(0, 99))
+def test_the_variance_term_is_that_of_orthogonal_updates(design: Tiered, seed: int) -> None:
+    norms = np.random.default_rng(seed).lognormal(size=design.n)
+    profile = Profile(design.weights, np.ones(design.n), norms)
+    mean = float(np.sum((design.weights * norms) ** 2))
+    expected = design.k * (design.second_moment(np.diag(norms)) - mean) + mean
+    assert design.variance_term(profile) == pytest.approx(expected, rel=1e-9)
+
+
+@given(designs(), st.floats(0, 1, exclude_max=True), st.floats(0, 1, exclude_max=True))
+def test_two_numbers_decide_on_a_draw(design: Tiered, at: float, u: float) -> None:
+    generator: Any = Fixed(at, u)
+    draw = design.draw(generator)
+    tier = int(np.searchsorted(np.cumsum(design.chances), at, side="right"))
+    assert set(design.tiers[draw.clients].tolist()) == {min(tier, design.chances.size - 1)}
+    assert np.all(np.diff(draw.clients) > 0)
+    assert draw.clients.size >= 1
+
+
+@given(designs())
+def test_the_last_numbers_below_one_draw_somebody(design: Tiered) -> None:
+    least: Any = Fixed(1 - 2.0**-53, 1 - 2.0**-53)
+    draw = design.draw(least)
+    assert np.all(np.diff(draw.clients) > 0)
+    assert draw.clients.size >= 1
+
+
+@given(designs(), st.data())
+def test_a_turn_takes_its_tier_with_the_weights_as_they_are(
+    design: Tiered, data: st.DataObject
+) -> None:
+    turn = data.draw(st.integers(0, design.chances.size - 1))
+    parts = (design.tiers, design.chances, design.inclusion, design.weights)
+    mine = Tiered(*parts, k=design.k, turn=turn)
+    times = times_of(design, 0)
+    assert mine.expected_round_time(times) == pytest.approx(design.tier_times(times)[turn])
+    draw = mine.draw(np.random.default_rng(data.draw(st.integers(0, 99))))
+    assert set(design.tiers[draw.clients].tolist()) == {turn}
+    marginals = design.chances[turn] * design.inclusion[draw.clients]
+    np.testing.assert_allclose(draw.weights, design.weights[draw.clients] / marginals)
+
+
+def test_turns_in_proportion_to_the_chances_are_unbiased() -> None:
+    total = np.zeros(4)
+    for turn, share in enumerate(PAIRS["chances"]):
+        design = Tiered(**PAIRS, turn=turn)
+        rng = np.random.default_rng(0)
+        for draw in (design.draw(rng) for _ in range(4000)):
+            total[draw.clients] += share * draw.weights / 4000
+    np.testing.assert_allclose(total, PAIRS["weights"], rtol=0.05)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_every_design_promise_is_kept(count: int) -> None:
+    def tiered(profile: Profile, k: int) -> Tiered:
+        tiers = np.arange(profile.n) * min(count, profile.n) // profile.n
+        chances = np.arange(1, tiers.max() + 2)
+        inclusion = inclusion_probabilities(profile.weights, tiers, k)
+        return Tiered(tiers, chances / chances.sum(), inclusion, profile.weights, k=k)
+
+    check_design(tiered)
+
+
+def test_a_systematic_draw_keeps_every_promise() -> None:
+    def systematic(profile: Profile, k: int) -> Systematic:
+        zeros = np.zeros(profile.n, dtype=np.int64)
+        return Systematic(inclusion_probabilities(profile.importance, zeros, k), profile.weights)
+
+    check_design(systematic)
+
+
+@given(designs(), st.data())
+def test_among_those_present_draws_are_unbiased_for_what_they_hold(
+    design: Tiered, data: st.DataObject
+) -> None:
+    present = _some(data, design.n)
+    among = design.among(present)
+    clients = np.flatnonzero(present)
+    means = np.zeros(design.n)
+    for chance, draw in inner(among).samples():
+        means[clients[draw.clients]] += chance * draw.weights
+    expected = np.where(present, design.weights, 0.0)
+    np.testing.assert_allclose(means, expected / expected.sum(), rtol=1e-9)
+    # Rounds that outweigh the heaviest of the whole fleet are left to chance no longer.
+    heaviest = max(float(design.round_weights.max()), 1.0)
+    assert inner(among).round_weights.max() <= heaviest * (1 + 1e-9)
+
+
+@given(designs(), st.data())
+def test_clients_and_tiers_keep_their_numbers_also_among_some_of_some(
+    design: Tiered, data: st.DataObject
+) -> None:
+    first, second = _some(data, design.n), _some(data, design.n)
+    second |= ~(first & second).any() & first
+    twice = design.among(first).among(second)
+    rng = np.random.default_rng(0)
+    for draw in (twice.draw(rng) for _ in range(20)):
+        assert (first & second)[draw.clients].all()
+        tiers = set(design.tiers[draw.clients].tolist())
+        assert tiers == {draw.tier if design.chances.size > 1 else 0}
+
+
+def test_a_turn_stays_with_its_tier_and_ends_when_nobody_of_it_is_there() -> None:
+    design = Tiered(**PAIRS, turn=1)
+    some = design.among([True, True, False, True])
+    assert inner(some).turn == 1
+    assert {some.draw(np.random.default_rng(seed)).tier for seed in range(20)} == {1}
+    nested = some.among(np.array([False, True, True, True]))
+    assert {nested.draw(np.random.default_rng(seed)).tier for seed in range(20)} == {1}
+    fast = design.among([True, True, False, False])
+    assert inner(fast).turn is None
+    assert {fast.draw(np.random.default_rng(seed)).tier for seed in range(20)} == {0}
+
+
+def test_free_places_go_to_those_of_the_tier_who_are_there() -> None:
+    design = Tiered([0] * 4 + [1], [0.8, 0.2], [0.5] * 4 + [1.0], [0.2] * 5)
+    among = inner(design.among([True, False, True, True, True]))
+    np.testing.assert_allclose(among.inclusion, [2 / 3, 2 / 3, 2 / 3, 1.0])
+    np.testing.assert_allclose(among.chances, [0.75, 0.25])
+
+
+def test_a_tier_is_drawn_more_often_where_its_rounds_would_outweigh_all() -> None:
+    design = Tiered([0] * 4 + [1], [0.5, 0.5], [0.5] * 4 + [1.0], [0.2] * 5)
+    assert design.round_weights == pytest.approx([1.6, 0.4])
+    among = inner(design.among([True, False, True, True, True]))
+    assert among.round_weights == pytest.approx([1.6, 0.25 / 0.53125])
+
+
+def test_everyone_in_every_round_is_full_participation() -> None:
+    design = Systematic([1.0, 1.0, 1.0], [0.5, 0.3, 0.2])
+    ((chance, draw),) = design.samples()
+    assert (chance, draw.clients.tolist(), draw.weights.tolist()) == (1, [0, 1, 2], [0.5, 0.3, 0.2])
+    assert design.k == 3
+    assert design.expected_round_time([1.0, 7.0, 2.0]) == 7.0
+    assert design.tier_times([1.0, 7.0, 2.0]).tolist() == [7.0]
+
+
+def test_a_client_of_hardly_any_inclusion_is_in_no_sample_and_not_in_all() -> None:
+    design = Systematic([1e-15, 0.5, 1e-15, 0.5, 1.0], [0.2] * 5)
+    assert [draw.clients.tolist() for _, draw in design.samples()] == [[1, 4], [3, 4]]
+    assert design.expected_round_time([90, 1, 90, 3, 1]) == pytest.approx(2, rel=1e-12)
+
+
+@pytest.mark.parametrize(("n", "k"), [(3_000, 7), (20_000, 10_000), (50_000, 49_999)])
+def test_many_clients_are_counted_to_the_last_digit(n: int, k: int) -> None:
+    rng = np.random.default_rng(0)
+    zeros = np.zeros(n, dtype=np.int64)
+    p = rng.lognormal(size=n)
+    design = Systematic(inclusion_probabilities(p, zeros, k), p / p.sum())
+    assert design.k == k
+    arcs = design.arcs
+    sizes = arcs.sums(np.ones(n))
+    np.testing.assert_allclose(sizes, k, rtol=1e-9)
+    inclusion = np.zeros(n)
+    lengths = np.append(0.0, np.cumsum(arcs.high - arcs.low))
+    np.add.at(inclusion, arcs.who, lengths[arcs.end] - lengths[arcs.start])
+    np.testing.assert_allclose(inclusion, design.inclusion, rtol=1e-6, atol=1e-9)
+    times = rng.exponential(size=n) + 1e-3
+    drawn = [times[draw.clients].max() for draw in (design.draw(rng) for _ in range(300))]
+    error = float(np.std(drawn)) / 300**0.5
+    assert abs(design.expected_round_time(times) - np.mean(drawn)) <= 5 * error + 1e-9
+
+
+@given(st.data(), st.integers(1, 12), st.integers(1, 12))
+def test_places_are_filled_in_proportion_and_none_twice(
+    data: st.DataObject, n: int, k: int
+) -> None:
+    count = data.draw(st.integers(1, n))
+    tiers = np.array(data.draw(st.permutations([*range(count), *[0] * (n - count)])))
+    shape = np.array(data.draw(st.lists(powers_of_ten(-9, 9), min_size=n, max_size=n)))
+    filled = inclusion_probabilities(shape, tiers, k)
+    assert np.all(filled <= 1)
+    assert np.all(filled > 0)
+    for g in range(count):
+        mine, shapes = filled[tiers == g], shape[tiers == g]
+        assert mine.sum() == pytest.approx(min(k, mine.size), rel=1e-9)
+        free = mine < 1
+        if free.any():
+            scale = mine[free] / shapes[free]
+            np.testing.assert_allclose(scale, scale[0], rtol=1e-9)
+            assert np.all(shapes[~free] * scale[0] >= 1 - 1e-9)
 
 
 @settings(max_examples=40)
-@given(extreme_fleets(), ratios, ks, st.sampled_from([None, 1.0, 5.0]))
-def test_is_valid_on_extreme_fleets(fleet: Fleet, ratio: float, k: int, cap: float | None) -> None:
-    with time_limit(20):
-        solution = solve_tiers(*fleet, ratio, k, max_weight=cap)
-    check_valid(solution, fleet, k)
-    if cap is not None:
-        weights = fleet.weights / (solution.chances[solution.tiers] * solution.inclusion)
-        assert weights.max() <= cap * (1 + 1e-9)
-
-
-@settings(max_examples=10)
-@given(widest_fleets(), powers_of_ten(-3, 3), st.sampled_from([1, 7]))
-def test_is_valid_on_the_widest_fleets(fleet: Fleet, ratio: float, k: int) -> None:
-    with time_limit(20):
-        check_valid(solve_tiers(*fleet, ratio * fleet.least_variance, k), fleet, k)
-
-
-@settings(max_examples=40)
-@given(extreme_fleets() | fleets(), powers_of_ten(-3, 3), st.sampled_from([1, 2, 3, 10, 100]))
-def test_the_objective_is_that_of_its_design(fleet: Fleet, ratio: float, k: int) -> None:
-    c = ratio * fleet.least_variance
-    solution = solve_tiers(*fleet, c, k)
-    design = design_of(solution, fleet, k)
-    variance = design.variance_term(Profile(*fleet))
-    expected = design.expected_round_time(fleet.times) * (variance + c)
-    assert solution.objective == pytest.approx(expected, rel=1e-9)
-    assert solution.q == pytest.approx(design.q, rel=1e-12)
-
-
-@settings(max_examples=25)
-@given(fleets(fewest=2), powers_of_ten(-2, 2) | st.just(0.0), st.integers(1, 6), st.data())
-def test_a_general_solver_finds_no_better_chances(
-    fleet: Fleet, ratio: float, k: int, data: st.DataObject
-) -> None:
-    count = data.draw(st.integers(2, fleet.times.size))
-    c = ratio * fleet.least_variance
-    solution = solve_tiers(*fleet, c, k, tiers=count)
-    assert solution.chances.size == count
-    times, moments, once = tier_problem(solution, fleet, k)
-
-    def log_objective(m: FloatArray) -> tuple[float, FloatArray]:
-        mean, spread = float(m @ times), float(np.sum(moments / m)) + c - once
-        return math.log(mean * spread), times / mean - moments / m**2 / spread
-
-    rng = np.random.default_rng(0)
-    starts = [solution.chances, *rng.dirichlet(np.ones(count), size=4) + 1e-9]
-    general = softmax_descent(log_objective, starts)
-    assert math.log(solution.objective) <= math.log(general) + 1e-8
-
-
-@settings(max_examples=25)
-@given(st.data(), fleets(fewest=2), powers_of_ten(-2, 2), st.integers(1, 6))
-def test_no_other_chances_are_better_under_a_cap(
-    data: st.DataObject, fleet: Fleet, ratio: float, k: int
-) -> None:
-    count = data.draw(st.integers(2, fleet.times.size))
-    most = data.draw(st.floats(1, 4))
-    c = ratio * fleet.least_variance
-    solution = solve_tiers(*fleet, c, k, max_round_weight=most, tiers=count)
-    design = design_of(solution, fleet, k)
-    assert design.round_weights.max() <= most * (1 + 1e-9)
-    times, moments, once = tier_problem(solution, fleet, k)
-    floors = np.bincount(solution.tiers, fleet.weights) / most
-    rng = np.random.default_rng(0)
-    rows = np.concatenate([rng.dirichlet(np.full(count, each), size=300) for each in (0.3, 1, 9)])
-    others = floors + (1 - floors.sum()) * (rows + 1e-12)
-    near = np.maximum(solution.chances * rng.uniform(0.99, 1.01, (200, count)), floors)
-    others = np.concatenate([others, near / near.sum(axis=1, keepdims=True)])
-    others = others[np.all(others >= floors * (1 - 1e-9), axis=1)]
-    objectives = (others @ times) * ((moments / others).sum(axis=1) + c - once)
-    assert solution.objective <= objectives.min() * (1 + 1e-6)
-
-
-@settings(max_examples=60)
-@given(designs(), st.data(), ratios, st.integers(0, 3))
-def test_no_design_whatever_beats_the_bound(
-    design: Tiered, data: st.DataObject, ratio: float, spare: int
-) -> None:
-    n = design.n
-    values = st.lists(powers_of_ten(-1.5, 1.5), min_size=n, max_size=n)
-    fleet = Fleet(design.weights, np.array(data.draw(values)), np.array(data.draw(values)))
-    k = design.k + spare
-    c = ratio * fleet.least_variance
-    roomy = Tiered(design.tiers, design.chances, design.inclusion, design.weights, k=k)
-    solution = solve_tiers(*fleet, c, k)
-    bound = solution.objective / (1 + solution.gap)
-    assert predicted(roomy, fleet, c) >= bound * (1 - 1e-9)
-    # Draws with replacement are of K different clients at most, too.
-    assert solve_max_time(*fleet, c, k).objective >= bound * (1 - 1e-9)
-
-
-@settings(max_examples=30)
-@given(fleets(fewest=2), powers_of_ten(-1, 1), st.integers(1, 5), st.floats(0, 1), st.data())
-def test_no_tiers_beat_the_bound_where_updates_resemble_each_other(
-    fleet: Fleet, ratio: float, k: int, coherence: float, data: st.DataObject
-) -> None:
-    c = ratio * fleet.least_variance
-    best = solve_tiers(*fleet, c, k, coherence=coherence)
-    bound = best.objective / (1 + best.gap)
-    assert bound > 0
-    count = data.draw(st.integers(1, fleet.times.size))
-    other = solve_tiers(*fleet, c, k, tiers=count, coherence=coherence)
-    assert other.objective >= bound * (1 - 1e-9)
-    assert other.objective / (1 + other.gap) == pytest.approx(bound, rel=1e-9)
-
-
-@settings(max_examples=30)
-@given(fleets(), powers_of_ten(-1, 1), st.integers(1, 5), st.floats(0, 1))
-def test_the_objective_is_that_of_updates_with_this_cosine(
-    fleet: Fleet, ratio: float, k: int, coherence: float
-) -> None:
-    c = ratio * fleet.least_variance
-    solution = solve_tiers(*fleet, c, k, coherence=coherence)
+@given(extreme_fleets(), st.integers(1, 5))
+def test_extreme_fleets_keep_their_means(fleet: Fleet, k: int) -> None:
     n = fleet.times.size
-    common = np.full((n, 1), math.sqrt(coherence))
-    updates = np.hstack([common, math.sqrt(1 - coherence) * np.eye(n)])
-    updates *= fleet.grad_norms[:, None]
-    mean = fleet.weights @ updates
-    squared = float(mean @ mean)
-    design = design_of(solution, fleet, k)
-    variance = k * (design.second_moment(updates) - squared) + squared
-    expected = design.expected_round_time(fleet.times) * (variance + c)
-    assert solution.objective == pytest.approx(expected, rel=1e-9)
-
-
-@settings(max_examples=25)
-@given(fleets(), powers_of_ten(-2, 2))
-def test_one_a_round_is_the_papers_problem(fleet: Fleet, ratio: float) -> None:
-    c = ratio * fleet.least_variance
-    solution = solve_tiers(*fleet, c, 1)
-    mean = solve_mean_time(*fleet, c)
-    assert solution.objective == pytest.approx(mean.objective, rel=1e-9)
-    assert solution.gap == pytest.approx(0, abs=1e-9)
-
-
-@settings(max_examples=25)
-@given(fleets(), powers_of_ten(-2, 2), ks)
-def test_where_times_are_equal_one_tier_is_as_good(fleet: Fleet, ratio: float, k: int) -> None:
-    alike = fleet._replace(times=np.full(fleet.times.size, 2.5))
-    c = ratio * fleet.least_variance
-    best, one = solve_tiers(*alike, c, k), solve_tiers(*alike, c, k, tiers=1)
-    assert one.objective == pytest.approx(best.objective, rel=1e-9)
-    assert one.gap == pytest.approx(0, abs=1e-6)
-    zeros = np.zeros(fleet.times.size, dtype=np.int64)
-    assert one.inclusion == pytest.approx(filled_places(fleet.importance, zeros, k), rel=1e-9)
-
-
-def test_one_client_is_always_drawn() -> None:
-    solution = solve_tiers([1.0], [3.0], [2.0], 5.0, 4)
-    assert solution.q.tolist() == solution.chances.tolist() == solution.inclusion.tolist() == [1.0]
-    assert solution.objective == pytest.approx(3.0 * (4.0 + 5.0))
-
-
-def test_a_very_fast_client_gets_rounds_of_its_own() -> None:
-    fleet = Fleet(np.full(20, 0.05), np.array([1e-3, *[1.0] * 19]), np.ones(20))
-    solution = solve_tiers(*fleet, 100.0, 4)
-    assert np.bincount(solution.tiers)[0] == 1
-    # Its rounds are so short that a twentieth of all data takes most of them.
-    assert solution.chances[0] > 0.5
-
-
-@settings(max_examples=30)
-@given(st.data(), fleets() | extreme_fleets(), powers_of_ten(-2, 2), st.integers(1, 12))
-def test_a_cap_is_kept_wherever_it_can_be(
-    data: st.DataObject, fleet: Fleet, ratio: float, k: int
-) -> None:
-    cap = data.draw(caps(k))
-    solution = solve_tiers(*fleet, ratio * fleet.least_variance, k, max_weight=cap)
-    assert solution.status == "converged"
-    # Nobody is drawn twice, so a weight is p at least.
-    most = max(cap, float(fleet.weights.max()))
-    assert design_of(solution, fleet, k).largest_weight <= most * (1 + 1e-6)
-
-
-@settings(max_examples=20)
-@given(fleets(), powers_of_ten(-2, 2), st.integers(1, 12), st.floats(1, 3))
-def test_the_weight_of_a_round_is_capped(fleet: Fleet, ratio: float, k: int, most: float) -> None:
-    c = ratio * fleet.least_variance
-    solution = solve_tiers(*fleet, c, k, max_round_weight=most)
-    assert design_of(solution, fleet, k).round_weights.max() <= most * (1 + 1e-9)
-    free = solve_tiers(*fleet, c, k)
-    loose = 1.01 * float(design_of(free, fleet, k).round_weights.max())
-    capped = solve_tiers(*fleet, c, k, max_round_weight=loose)
-    assert capped.objective == pytest.approx(free.objective, rel=1e-6)
-
-
-@settings(max_examples=20)
-@given(fleets(fewest=2), powers_of_ten(-2, 2), st.data())
-def test_neither_order_nor_units_matter(fleet: Fleet, ratio: float, data: st.DataObject) -> None:
-    # Times that differ, so that it is clear who is in which tier.
-    times = fleet.times * (1 + 1e-3 * np.arange(fleet.times.size))
-    fleet = fleet._replace(times=times)
-    count = data.draw(st.integers(1, fleet.times.size))
-    k = math.ceil(fleet.times.size / count)  # nobody waits, so the order in a tier has no effect
-    c = ratio * fleet.least_variance
-    solution = solve_tiers(*fleet, c, k, tiers=count)
-    order = np.random.default_rng(0).permutation(fleet.times.size).tolist()
-    shuffled = solve_tiers(*fleet.permuted(order), c, k, tiers=count)
-    if np.unique(times).size == times.size:
-        assert shuffled.tiers.tolist() == solution.tiers[order].tolist()
-        assert shuffled.objective == pytest.approx(solution.objective, rel=1e-9)
-        assert shuffled.q == pytest.approx(solution.q[order], rel=1e-6)
-    minutes = fleet._replace(times=fleet.times / 60, grad_norms=7 * fleet.grad_norms)
-    scaled = solve_tiers(*minutes, 49 * c, k, tiers=count)
-    assert scaled.objective == pytest.approx(solution.objective * 49 / 60, rel=1e-9)
-    assert scaled.chances == pytest.approx(solution.chances, rel=1e-6)
-
-
-@settings(max_examples=15)
-@given(fleets(most=12), powers_of_ten(-2, 2), st.integers(1, 5))
-def test_no_number_of_tiers_that_is_tried_is_better(fleet: Fleet, ratio: float, k: int) -> None:
-    c = ratio * fleet.least_variance
-    best = solve_tiers(*fleet, c, k).objective
-    for count in tier_counts(fleet.times.size, k):
-        assert best <= solve_tiers(*fleet, c, k, tiers=count).objective * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("k", [2, 5, 10])
-@pytest.mark.parametrize("seed", range(3))
-def test_the_order_of_clients_matters_little(seed: int, k: int) -> None:
-    fleet = random_fleet(60, seed)
-    objective = solve_tiers(*fleet, fleet.least_variance, k).objective
-    for other in range(3):
-        order = np.random.default_rng(other).permutation(60).tolist()
-        shuffled = solve_tiers(*fleet.permuted(order), fleet.least_variance, k).objective
-        assert shuffled == pytest.approx(objective, rel=0.15)
-
-
-@pytest.mark.parametrize("k", [5, 20])
-@pytest.mark.parametrize("ratio", [0.1, 1.0, 10.0])
-def test_tiers_are_sooner_than_independent_draws_on_typical_fleets(k: int, ratio: float) -> None:
-    for seed in range(3):
-        fleet = random_fleet(200, seed)
-        c = ratio * fleet.least_variance
-        independent = solve_max_time(*fleet, c, k).objective
-        assert solve_tiers(*fleet, c, k).objective < 0.95 * independent
-
-
-@pytest.mark.parametrize("cap", [None, 1.0])
-@pytest.mark.parametrize("k", [3, 30])
-def test_a_large_fleet_loses_little_by_trying_fewer_numbers_of_tiers(
-    monkeypatch: pytest.MonkeyPatch, k: int, cap: float | None
-) -> None:
-    fleet = random_fleet(3000, 4)
-    c = fleet.least_variance
-    whole = solve_tiers(*fleet, c, k, max_weight=cap)
-    monkeypatch.setattr(tiers_module, "LARGE", 400)
-    large = solve_tiers(*fleet, c, k, max_weight=cap)
-    assert large.iterations < whole.iterations
-    assert large.objective <= whole.objective * 1.01
-    assert design_of(large, fleet, k).largest_weight <= (cap or np.inf) * (1 + 1e-9)
-
-
-def test_where_all_updates_are_alike_one_client_a_round_says_it_all() -> None:
-    fleet = random_fleet(2500, 0)
-    assert solve_tiers(*fleet, fleet.least_variance, 10, coherence=1.0).chances.size == 2500
-
-
-def test_norms_of_zero_count_as_the_smallest_positive() -> None:
-    p, t = [0.4, 0.3, 0.3], [1.0, 2.0, 3.0]
-    one = solve_tiers(p, t, [2.0, 0.0, 0.5], 1.0, 2)
-    other = solve_tiers(p, t, [2.0, 0.5, 0.5], 1.0, 2)
-    assert one.q.tolist() == other.q.tolist()
-    assert one.gap == other.gap
-    assert one.objective < other.objective
-
-
-@given(st.integers(1, 10**6), st.integers(1, 10**7))
-def test_numbers_of_tiers_are_from_one_to_all_in_small_steps(n: int, k: int) -> None:
-    counts = tier_counts(n, k)
-    assert counts == sorted(set(counts))
-    assert (counts[0], counts[-1]) == (1, n)
-    assert all(b <= 2 * a + 1 for a, b in itertools.pairwise(counts))
+    zeros = np.zeros(n, dtype=np.int64)
+    design = Systematic(inclusion_probabilities(fleet.weights, zeros, k), fleet.weights)
+    means = np.zeros(n)
+    for chance, draw in design.samples():
+        means[draw.clients] += chance * draw.weights
+    np.testing.assert_allclose(means, fleet.weights, rtol=1e-4, atol=1e-9)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"k": 0}, "k must be at least 1, got 0; "),
-        ({"max_weight": 0.2}, "max_weight must be at least 1/k = 0.25, got 0.2; "),
-        ({"max_weight": "x"}, "max_weight must be a number, got 'x'; "),
-        ({"max_round_weight": 0.9}, "max_round_weight must be at least 1, got 0.9; weights sum"),
-        ({"max_round_weight": math.nan}, "max_round_weight must be at least 1, got nan; "),
-        ({"max_round_weight": "x"}, "max_round_weight must be a number, got 'x'; give the most"),
-        ({"tiers": 0}, "tiers must be at least 1, got 0; give 1 to 6"),
-        ({"tiers": 7}, "tiers must be at most 6, got 7; give 1 to 6"),
-        ({"tiers": 2.5}, "tiers must be an integer, got 2.5; "),
-        ({"coherence": -0.1}, "coherence must lie between 0 and 1, got -0.1; give a mean cosine"),
-        ({"coherence": math.nan}, "coherence must lie between 0 and 1, got nan; "),
-        ({"coherence": []}, "coherence must be a number, got []; "),
+        ({"tiers": [0, 0, 1]}, "tiers must have one entry per client, got 3 for 4 clients; "),
+        ({"tiers": [0, 0, 1, 2]}, "tiers must be an integer from 0 to 1, got 2 for client 3; "),
+        ({"tiers": [0, 0.5, 1, 1]}, "tiers must be an integer from 0 to 1, got 0.5 for client 1; "),
+        ({"tiers": [0, -1, 1, 1]}, "tiers must be an integer from 0 to 1, got -1 for client 1; "),
+        ({"tiers": [0] * 4}, "tiers must all have a client, got none in tier 1; leave it out"),
+        ({"chances": [0.8, 0.3]}, "chances must sum to 1, got a sum of 1.1; divide by the sum"),
+        ({"chances": [1.0, 0.0]}, "chances must be positive, got 0 for tier 1; a tier never "),
+        ({"chances": []}, "chances must be a vector"),
+        ({"inclusion": [1, 0, 1, 1]}, "inclusion must be positive, got 0 for client 1; "),
+        ({"inclusion": [1, 1.5, 1, 1]}, "inclusion must be at most 1, got 1.5 for client 1; "),
+        ({"inclusion": [1, 1, 1]}, "inclusion must have one entry per client, got 3 for 4 "),
+        ({"inclusion": [1, 1, 0.3, 0.3]}, "inclusion must sum to at least 1 in each tier, got 0.6"),
+        ({"weights": [0.1, 0.2, 0.3, 0.5]}, "weights must sum to 1, got a sum of 1.1; "),
+        ({"k": 0}, "k must be at least 1, got 0; give 1 or more"),
+        ({"k": 1}, "k must be at least what the fullest tier takes, got 1; a tier draws up to 2"),
+        ({"turn": 2}, "turn must be a tier from 0 to 1, got 2; give one, or None"),
+        ({"turn": -1}, "turn must be a tier from 0 to 1, got -1; "),
+        ({"turn": True}, "turn must be a tier from 0 to 1, got True; "),
+        ({"turn": "x"}, "turn must be a tier from 0 to 1, got 'x'; "),
     ],
 )
-def test_bad_input_is_refused_with_a_remedy(changes: dict[str, Any], message: str) -> None:
-    arguments: dict[str, Any] = {"k": 4, **changes}
+def test_what_would_bias_the_model_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as refused:
-        solve_tiers(*random_fleet(6, 0), None, **arguments)
+        Tiered(**{**PAIRS, **changes})
     assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_times_of_other_clients_are_refused(n: int) -> None:
+    for turn in (None, 1):
+        with pytest.raises(InputError, match=r"times must have one entry per client, got . for 4"):
+            Tiered(**PAIRS, turn=turn).expected_round_time(np.ones(n))
+
+
+def test_what_there_is_to_say_of_each_client() -> None:
+    columns = Tiered(**PAIRS).columns()
+    assert {name: values.tolist() for name, values in columns.items()} == {
+        "q": pytest.approx([0.5, 0.25, 0.125, 0.125]),
+        "aggregation_weight": pytest.approx([0.125, 0.5, 1.5, 2.0]),
+        "tier": [0, 0, 1, 1],
+        "inclusion": [1.0, 0.5, 1.0, 1.0],
+    }
+
+
+def test_nothing_of_a_design_can_be_changed() -> None:
+    design = Tiered(**PAIRS)
+    for array in (design.tiers, design.chances, design.inclusion, design.weights):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+
+
+def _some(data: st.DataObject, n: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    present = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
+    present[data.draw(st.integers(0, n - 1))] = True
+    return present
+
+
+def test_a_turn_can_be_given_without_making_the_design_anew() -> None:
+    design = Tiered([0, 0, 1], chances=[0.8, 0.2], inclusion=[1, 1, 1], weights=[0.5, 0.3, 0.2])
+    with_turn = design.with_turn(1)
+    rng = np.random.default_rng(0)
+    assert {with_turn.draw(rng).tier for _ in range(20)} == {1}
+    assert design.turn is None
+    assert with_turn.expected_round_time([1.0, 2.0, 7.0]) == 7.0

@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
+from fedpace.backends.simulator import Simulator
 from fedpace.checks import FloatArray
 from fedpace.data.synthetic import synthetic
 from fedpace.models.logistic import Logistic
 from fedpace.profile import Profile
-from fedpace.rounds.backend import Reply
-from fedpace.rounds.server import Average
-from fedpace.rounds.simulator import Simulator
 from fedpace.sampling.design import Design, Everyone
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
+from fedpace.servers.average import Average
 from fedpace.times.round_times import Steady
-from tests.rounds.fakes import task
+from fedpace.training.backend import Reply
+from tests.training.fakes import task
 
 SIZES = np.array([40, 5, 20, 10, 15, 10])
 TIMES = np.array([1.0, 4.0, 2.0, 0.5, 3.0, 1.5])
@@ -30,7 +30,7 @@ def simulator() -> Simulator:
 def one_round(backend: Simulator, design: Design, rng: np.random.Generator) -> FloatArray:
     start = np.linspace(-1, 1, backend.model.size)
     draw = design.draw(rng)
-    trained = backend.trained(task(draw.clients.tolist(), start, rate=0.5))
+    trained = backend.train_task(task(draw.clients.tolist(), start, rate=0.5))
     reply = Reply(draw.clients, trained.updates, TIMES[draw.clients], trained.grad_norms)
     return Average().apply(None, start, draw, reply)[0]
 

@@ -16,12 +16,22 @@ import pytest
 
 import fedpace
 from fedpace.models.numpy_model import NumpyModel
-from fedpace.studies.runner import Spread, run_study
+from fedpace.studies.runner import run_study
 from fedpace.studies.store import Store
 
 from .clusters import Cluster, cluster
 from .test_grid import GRID
-from .tiny import LONG, begin, files, run_here, stored, tiny_study, wait_until, write_setup
+from .tiny import (
+    LONG,
+    PATIENCE,
+    begin,
+    files,
+    run_here,
+    stored,
+    tiny_study,
+    wait_until,
+    write_setup,
+)
 
 pytest.importorskip("distributed")
 needs_files = pytest.mark.skipif(
@@ -38,12 +48,6 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return files(folder / "out")
 
 
-@pytest.fixture(scope="module")
-def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster(tmp_path_factory.mktemp("cluster"), workers=2) as there:
-        yield there
-
-
 def test_a_cluster_that_loses_a_worker_gives_the_bytes_of_this_machine(
     tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
@@ -53,7 +57,7 @@ def test_a_cluster_that_loses_a_worker_gives_the_bytes_of_this_machine(
         wait_until(lambda: stored(out) >= COUNT // 4)
         os.kill(there.workers[0].pid, signal.SIGKILL)
         left = COUNT - len(files(out))
-        printed, said = process.communicate(timeout=60)
+        printed, said = process.communicate(timeout=PATIENCE)
     assert left > 0, "the worker was killed too late"
     assert process.returncode == 0, said
     assert "Traceback" not in said
@@ -145,18 +149,15 @@ class Halving(Average):
 """
 
 
-@pytest.mark.parametrize("spread", ["runs", "clients"])
 def test_workers_that_do_not_have_a_users_file_give_the_bytes_of_this_machine(
-    two_workers: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spread: Spread
+    two_workers: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own.py").write_text(OWN, encoding="utf-8")
     monkeypatch.chdir(tmp_path)  # the workers are elsewhere
     study = tiny_study(tmp_path, "training.server=own.py:Halving")
     schemes = ["own.py:squared", "uniform"]
     assert run_study(study, schemes, [0], tmp_path / "here") == (2, ())
-    done = run_study(
-        study, schemes, [0], tmp_path / "there", scheduler=two_workers.address, spread=spread
-    )
+    done = run_study(study, schemes, [0], tmp_path / "there", scheduler=two_workers.address)
     assert done == (2, ())
     assert files(tmp_path / "there") == files(tmp_path / "here")
 
@@ -178,25 +179,6 @@ def test_a_changed_file_is_another_scheme_to_the_same_workers(
     assert (one.q != other.q).any()
 
 
-def test_clients_spread_over_a_cluster_give_the_bytes_of_this_machine(
-    two_workers: Cluster, tmp_path: Path
-) -> None:
-    setup = write_setup(tmp_path)
-    few = ("--schemes", "uniform,optimal-mean", "--seeds", "1")
-    assert run_here(setup, "--out", tmp_path / "here", *few).returncode == 0
-    there = ("--scheduler", two_workers.address, "--spread", "clients")
-    done = run_here(setup, "--out", tmp_path / "there", *there, *few)
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    assert files(tmp_path / "there") == files(tmp_path / "here")
-
-
-def test_spreading_clients_wants_a_scheduler(tmp_path: Path) -> None:
-    done = run_here(write_setup(tmp_path), "--out", tmp_path / "out", "--spread", "clients")
-    assert done.returncode == 2
-    assert "--spread must be runs, or clients with a --scheduler" in done.stderr
-
-
 def test_a_lost_scheduler_is_one_line_and_the_same_command_goes_on(
     tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
@@ -205,9 +187,9 @@ def test_a_lost_scheduler_is_one_line_and_the_same_command_goes_on(
         process = begin(setup, "--out", out, "--scheduler", there.address, *RUNS)
         wait_until(lambda: stored(out) >= 2)
         there.scheduler.kill()
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2, said
-    assert "was lost; what had come back is stored" in said.splitlines()[-1]
+    assert "was lost; finished runs are stored" in said.splitlines()[-1]
     assert "Traceback" not in said
     assert 2 <= len(files(out)) < COUNT
     assert run_here(setup, "--out", out, *RUNS).returncode == 0
@@ -219,7 +201,7 @@ def test_ctrl_c_leaves_the_cluster_at_once(two_workers: Cluster, tmp_path: Path)
     process = begin(write_setup(tmp_path), "--out", out, "--scheduler", two_workers.address, *RUNS)
     wait_until(lambda: stored(out) >= 1)
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, said
     assert f"of {COUNT} runs are stored" in said.splitlines()[-1]
     assert "Traceback" not in said

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedpace.backends.simulator import Simulator
 from fedpace.data.images import CLASSES
-from fedpace.rounds.simulator import Simulator
 from fedpace.sampling.schemes import SCHEMES
-from fedpace.studies import experiment
-from fedpace.studies.experiment import run_one, run_with, simulator, split
+from fedpace.studies import build as experiment
+from fedpace.studies.build import run_one, run_with, simulator, split
 from fedpace.studies.study import Study, load_study
 from tests.data.idx_files import write_split
 from tests.studies.tiny import run_here, stored

@@ -7,20 +7,19 @@ import struct
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from fedpace.errors import InputError, MissingExtraError
-from fedpace.rounds.rows import Row
-from fedpace.studies.loggers import FOLDER, LOGGERS, Logger, loggers
-from fedpace.studies.processes import Job
+from fedpace.studies.loggers import FOLDER, LOGGERS, Log, Logger, loggers
 from fedpace.studies.runner import run_study
-from fedpace.studies.store import Store
-from fedpace.studies.watching import Watchers
-from tests.rounds.fakes import row
+from fedpace.studies.store import Job, Store
+from fedpace.training.callbacks import Callback, RunInfo
+from fedpace.training.history import Row
+from tests.training.fakes import row
 
-from .clusters import cluster
+from .clusters import Cluster
 from .tiny import run_here, tiny_study, write_setup
 
 PACKAGES = {"tensorboard": "tensorboardX", "mlflow": "mlflow", "wandb": "wandb"}
@@ -33,7 +32,7 @@ def logged(name: str, out: Path) -> dict[str, list[float]]:
     study = tiny_study(out)
     (logger,) = loggers([name], study, out, warn=print)
     with logger:
-        run_study(study, SCHEMES, [0], out, processes=2, watcher=Watchers(logger))
+        run_study(study, SCHEMES, [0], out, processes=2, callbacks=[logger])
     return {run.scheme: [row.loss for row in run.history.rows[1:]] for run in Store(out).runs()}
 
 
@@ -121,11 +120,11 @@ def test_the_command_line_logs_and_says_where(tmp_path: Path) -> None:
 def test_a_log_is_begun_anew_with_its_run(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX", reason="needs pip install 'fedpace[tensorboard]'")
     (logger,) = loggers(["tensorboard"], tiny_study(tmp_path), tmp_path, warn=print)
-    job = Job("uniform", 0)
+    job = RunInfo("uniform", 0)
     with logger:
-        logger.row(job, row(round=1))
-        logger.done(job)
-        logger.row(job, row(round=1))
+        logger.on_row(job, row(round=1))
+        logger.on_end(job)
+        logger.on_row(job, row(round=1))
     (folder,) = (tmp_path / FOLDER / "tensorboard").iterdir()
     steps = [event.step for event in events(folder) if event.summary.value]
     assert set(steps) == {1}
@@ -134,32 +133,43 @@ def test_a_log_is_begun_anew_with_its_run(tmp_path: Path) -> None:
 def test_a_log_of_a_run_that_goes_on_is_whole(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX", reason="needs pip install 'fedpace[tensorboard]'")
     (logger,) = loggers(["tensorboard"], tiny_study(tmp_path), tmp_path, warn=print)
-    job = Job("uniform", 0)
+    job = RunInfo("uniform", 0)
     with logger:
-        logger.resumed(job, [row(round=1), row(round=2)])
-        logger.row(job, row(round=3))
+        logger.on_start(job, [row(round=0), row(round=1), row(round=2)])
+        logger.on_row(job, row(round=3))
     (folder,) = (tmp_path / FOLDER / "tensorboard").iterdir()
     steps = [event.step for event in events(folder) if event.summary.value]
     assert sorted(set(steps)) == [1, 2, 3]
 
 
-def test_a_function_sees_every_row_on_this_machine_and_on_a_cluster(tmp_path: Path) -> None:
-    pytest.importorskip("distributed")
+class Seen(Callback):
+    """Keeps the rounds of every run."""
+
+    def __init__(self) -> None:
+        self.rounds: list[tuple[str, int, int]] = []
+
+    def on_row(self, run: RunInfo, row: Row) -> None:
+        self.rounds.append((run.scheme, run.seed, row.round))
+
+
+def test_callbacks_see_every_row_on_this_machine_and_on_a_cluster(
+    tmp_path: Path, two_workers: Cluster
+) -> None:
     study = tiny_study(tmp_path)
-    with cluster(tmp_path, workers=1) as there:
-        for place in ("here", "runs", "clients"):
-            seen: list[tuple[Job, int]] = []
+    places: dict[str, Any] = {
+        "here": {"processes": 1},
+        "cluster": {"scheduler": two_workers.address},
+    }
+    for place, how in places.items():
+        seen, losses = Seen(), list[float]()
 
-            def watch(job: Job, row: Row, seen: list[tuple[Job, int]] = seen) -> None:
-                seen.append((job, row.round))
+        def keep(row: Row, losses: list[float] = losses) -> None:
+            losses.append(row.loss)
 
-            how: dict[str, Any] = {"processes": 1}
-            if place != "here":
-                how = {"scheduler": there.address, "spread": place}
-            watcher = Watchers(call=[watch])
-            run_study(study, ["uniform"], [0], tmp_path / place, watcher=watcher, **how)
-            (run,) = Store(tmp_path / place).runs()
-            assert seen == [(Job("uniform", 0), row.round) for row in run.history.rows[1:]], place
+        run_study(study, ["uniform"], [0], tmp_path / place, callbacks=[seen, keep], **how)
+        (run,) = Store(tmp_path / place).runs()
+        assert seen.rounds == [("uniform", 0, row.round) for row in run.history.rows[1:]], place
+        assert losses == [row.loss for row in run.history.rows[1:]], place
 
 
 def away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,12 +193,13 @@ def test_a_server_that_does_not_answer_is_said_before_any_run(
 
 
 class Failing:
-    """A log whose server goes away after three rounds."""
+    """Logs whose server goes away after three rounds."""
 
-    written: ClassVar[list[int]] = []
+    def __init__(self) -> None:
+        self.written: list[int] = []
 
-    def __init__(self, _: Job) -> None:
-        pass
+    def begin(self, _: Job) -> Log:
+        return Log(self.write, self.close)
 
     def write(self, numbers: Mapping[str, float], step: int) -> None:
         self.written.append(step)
@@ -200,12 +211,12 @@ class Failing:
 
 
 def test_a_log_that_fails_is_said_once_and_the_study_goes_on(tmp_path: Path) -> None:
-    said: list[str] = []
-    with Logger(Failing, name="mlflow", warn=said.append) as logger:
+    said, failing = list[str](), Failing()
+    with Logger(failing.begin, name="mlflow", warn=said.append) as logger:
         study = tiny_study(tmp_path)
-        done = run_study(study, SCHEMES, [0], tmp_path, processes=1, watcher=Watchers(logger))
+        done = run_study(study, SCHEMES, [0], tmp_path, processes=1, callbacks=[logger])
     assert (done.stored, done.failures) == (2, ())
-    assert len(Failing.written) == 3
+    assert len(failing.written) == 3
     (line,) = said
     assert line.startswith("--log mlflow failed: ConnectionError: Max retries exceeded with url: ")
     assert line.endswith("see that MLFLOW_TRACKING_URI answers, and log later runs again")
@@ -214,7 +225,7 @@ def test_a_log_that_fails_is_said_once_and_the_study_goes_on(tmp_path: Path) -> 
 
 def test_a_log_that_cannot_be_closed_is_said_once(tmp_path: Path) -> None:
     said: list[str] = []
-    with Logger(Failing, name="wandb", warn=said.append) as logger:
+    with Logger(Failing().begin, name="wandb", warn=said.append) as logger:
         for scheme in SCHEMES:
-            logger.row(Job(scheme, 0), row(round=1))
+            logger.on_row(RunInfo(scheme, 0), row(round=1))
     assert len(said) == 1

@@ -12,11 +12,13 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[import-untyped]
 
 from fedpace.errors import InputError
-from fedpace.studies.experiment import run_one
-from fedpace.studies.processes import Job, Order, carried_out
-from fedpace.studies.runner import Standing, checked_jobs, is_stored, run_study
-from fedpace.studies.store import Store, packed_run, run_key
+from fedpace.studies import processes
+from fedpace.studies.build import run_one
+from fedpace.studies.processes import Order, run_job
+from fedpace.studies.runner import is_stored, run_study, study_jobs
+from fedpace.studies.store import Job, Store, pack_run, run_key
 from fedpace.studies.study import Study
+from fedpace.training.callbacks import Callback, Progress
 
 from .test_store import DAMAGES
 from .tiny import LONG, files, tiny_study
@@ -36,6 +38,20 @@ def reference(study: Study, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     done = run_study(study, SCHEMES, SEEDS, directory, processes=2)
     assert done == (9, ())
     return files(directory)
+
+
+class Calls(Callback):
+    """Keeps progress and warnings, and calls a function with the progress."""
+
+    def __init__(self, call: Callable[[Progress], object] = id) -> None:
+        self.call, self.progress, self.warnings = call, list[Progress](), list[str]()
+
+    def on_progress(self, progress: Progress) -> None:
+        self.progress.append(progress)
+        self.call(progress)
+
+    def on_warning(self, message: str) -> None:
+        self.warnings.append(message)
 
 
 def order(study: Study) -> Order:
@@ -59,7 +75,7 @@ def test_a_process_of_the_runner_gives_the_same_bytes_as_this_one(
     study: Study, reference: dict[str, bytes]
 ) -> None:
     with threadpool_limits(1):
-        here = packed_run(study, "optimal-mean", 1, run_one(study, "optimal-mean", 1))
+        here = pack_run(study, "optimal-mean", 1, run_one(study, "optimal-mean", 1))
     key = run_key(study, "optimal-mean", 1)
     assert [contents for name, contents in reference.items() if name.startswith(key)] == [here]
 
@@ -70,23 +86,23 @@ def test_what_is_stored_is_not_run_again(
     kept = dict(list(reference.items())[:4])
     fill(tmp_path, kept)
     before = {name: (tmp_path / "runs" / name).stat() for name in kept}
-    standings: list[Standing] = []
-    run_study(study, SCHEMES, SEEDS, tmp_path, progress=standings.append)
+    calls = Calls()
+    run_study(study, SCHEMES, SEEDS, tmp_path, callbacks=[calls])
     assert files(tmp_path) == reference
     assert {name: (tmp_path / "runs" / name).stat() for name in kept}.keys() == before.keys()
     for name, stat in before.items():
         assert (tmp_path / "runs" / name).stat().st_ino == stat.st_ino
-    assert [standing.done for standing in standings] == [4, 5, 6, 7, 8, 9]
+    assert list(dict.fromkeys(each.done for each in calls.progress)) == [4, 5, 6, 7, 8, 9]
 
 
 def test_what_is_complete_starts_no_process(
     study: Study, tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
     fill(tmp_path, reference)
-    standings: list[Standing] = []
-    done = run_study(study, SCHEMES, SEEDS, tmp_path, progress=standings.append)
+    calls = Calls()
+    done = run_study(study, SCHEMES, SEEDS, tmp_path, callbacks=[calls])
     assert done == (9, ())
-    assert standings == [Standing(9, 9)]
+    assert calls.progress == [Progress(9, 9)]
 
 
 @pytest.mark.parametrize("name", [each for each in DAMAGES if each != "a folder"])
@@ -98,9 +114,9 @@ def test_a_damaged_file_is_said_and_does_not_count_as_stored(
     said: list[str] = []
     path = store.find(run_key(study, *job))
     assert path is not None
-    assert is_stored(store, study, job, said.append)
+    assert is_stored(store, run_key(study, *job), job, said.append)
     DAMAGES[name](path)
-    assert not is_stored(store, study, job, said.append)
+    assert not is_stored(store, run_key(study, *job), job, said.append)
     # One that bears the name of another run is nobody's: it is left alone.
     foreign = name == "renamed to another run"
     assert len(files(tmp_path)) == len(reference) - 1 + foreign
@@ -131,20 +147,20 @@ def test_a_run_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
 
 
 def test_a_bug_in_a_run_is_told_with_its_place(study: Study) -> None:
-    answer = carried_out(order(study), Job("uniform", -1))
+    answer = run_job(order(study), Job("uniform", -1))
     assert answer.problem.startswith("ValueError: ")
     assert ".py" in answer.problem.rpartition(" (")[2]
     assert not answer.contents
 
 
 def test_a_worker_of_another_version_refuses(study: Study) -> None:
-    answer = carried_out(Order("0.0.0", order(study).study, {}), Job("uniform", 0))
+    answer = run_job(Order("0.0.0", order(study).study, {}), Job("uniform", 0))
     assert "this is 0.0.0; install the same" in answer.problem
 
 
 def test_linear_algebra_of_a_run_keeps_to_one_thread(study: Study) -> None:
     with threadpool_limits(2):
-        carried_out(order(study), Job("uniform", 0))
+        run_job(order(study), Job("uniform", 0))
         assert {pool["num_threads"] for pool in threadpool_info()} == {1}
 
 
@@ -157,19 +173,12 @@ def kill_one_child() -> None:
 def test_the_run_of_a_killed_process_begins_again(
     study: Study, tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
-    said: list[str] = []
-
-    def progress(now: Standing) -> None:
-        if now.done == 2:
-            kill_one_child()
-
-    done = run_study(
-        study, SCHEMES, SEEDS, tmp_path, processes=2, progress=progress, warn=said.append
-    )
+    calls = Calls(lambda now: kill_one_child() if now.done == 2 else None)
+    done = run_study(study, SCHEMES, SEEDS, tmp_path, processes=2, callbacks=[calls])
     assert done == (9, ())
     assert files(tmp_path) == reference
-    assert len(said) == 1
-    assert "its process was killed by signal 9; it begins again" in said[0]
+    assert len(calls.warnings) == 1
+    assert "its process was killed by signal 9; it begins again" in calls.warnings[0]
 
 
 def test_it_gives_up_where_processes_cannot_live(study: Study, tmp_path: Path) -> None:
@@ -221,12 +230,12 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_run_has_a_bounded_number_of_attempts(study: Study, tmp_path: Path, own: str) -> None:
-    said: list[str] = []
+    calls = Calls()
     schemes = [f"{own}:deadly", "uniform"]
-    done = run_study(study, schemes, [0], tmp_path / "out", processes=1, warn=said.append)
+    done = run_study(study, schemes, [0], tmp_path / "out", processes=1, callbacks=[calls])
     (failure,) = done.failures
     assert "its process was killed by signal 9, 3 times in all" in failure.reason
-    assert [("it begins again" in line) for line in said] == [True, True]
+    assert [("it begins again" in line) for line in calls.warnings] == [True, True]
     assert done.stored == 1
 
 
@@ -236,10 +245,44 @@ def test_a_scheme_of_a_users_own_file_runs_in_processes(
     name = f"{own}:squared"
     assert run_study(study, [name], [0], tmp_path / "out", processes=1) == (1, ())
     with threadpool_limits(1):
-        here = packed_run(study, name, 0, run_one(study, name, 0))
+        here = pack_run(study, name, 0, run_one(study, name, 0))
     assert list(files(tmp_path / "out").values()) == [here]
     (run,) = Store(tmp_path / "out").runs()
     assert run.scheme == name
+
+
+def test_a_file_that_is_edited_during_a_run_counts_as_it_was_at_the_start(
+    study: Study, tmp_path: Path, own: str
+) -> None:
+    out, name, before = tmp_path / "out", f"{own}:squared", Path(own).read_text()
+
+    def edit(now: Progress) -> None:
+        if now.done == 1:
+            Path(own).write_text(before.replace("** 2", "** 3"), encoding="utf-8")
+
+    calls = Calls(edit)
+    keys = study_jobs(study, [name], SEEDS).keys
+    done = run_study(study, [name], SEEDS, out, processes=1, callbacks=[calls])
+    assert done == (3, ())
+    (line,) = calls.warnings
+    assert "own.py was changed during the study" in line
+    assert Store(out).keys() == set(keys.values())
+    Path(own).write_text(before, encoding="utf-8")
+    calls = Calls()
+    assert run_study(study, [name], SEEDS, out, callbacks=[calls]) == (3, ())
+    assert calls.progress == [Progress(3, 3)]
+    assert not calls.warnings
+    with threadpool_limits(1):
+        here = pack_run(study, name, 2, run_one(study, name, 2))
+    assert here in files(out).values()
+
+
+def test_a_users_file_imports_its_neighbours_in_processes(
+    study: Study, tmp_path: Path, own: str
+) -> None:
+    Path(own).write_text("from helpers import squared\n", encoding="utf-8")
+    Path(own).with_name("helpers.py").write_text(OWN, encoding="utf-8")
+    assert run_study(study, [f"{own}:squared"], [0], tmp_path / "out", processes=1) == (1, ())
 
 
 def test_a_users_file_that_is_not_python_is_refused_before_any_run(
@@ -263,13 +306,13 @@ def test_a_mistake_in_a_users_scheme_is_told_with_its_place(
 def test_an_interruption_ends_the_processes_and_keeps_what_is_stored(
     tmp_path: Path,
 ) -> None:
-    def interrupt(now: Standing) -> None:
+    def interrupt(now: Progress) -> None:
         if now.done == 2:
             raise KeyboardInterrupt
 
     long = tiny_study(tmp_path, *LONG)
     with pytest.raises(KeyboardInterrupt):
-        run_study(long, SCHEMES, SEEDS, tmp_path / "out", progress=interrupt)
+        run_study(long, SCHEMES, SEEDS, tmp_path / "out", callbacks=[Calls(interrupt)])
     assert multiprocessing.active_children() == []
     assert len(files(tmp_path / "out")) == 2
 
@@ -277,31 +320,38 @@ def test_an_interruption_ends_the_processes_and_keeps_what_is_stored(
 def test_what_somebody_else_stores_meanwhile_is_not_run_again(
     study: Study, tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
-    standings: list[Standing] = []
-
-    def store_the_rest(now: Standing) -> None:
-        standings.append(now)
+    def store_the_rest(now: Progress) -> None:
         if now.done == 1:
             for name, contents in reference.items():
                 (tmp_path / "runs" / name).write_bytes(contents)
 
-    done = run_study(study, SCHEMES, SEEDS, tmp_path, processes=1, progress=store_the_rest)
+    calls = Calls(store_the_rest)
+    done = run_study(study, SCHEMES, SEEDS, tmp_path, processes=1, callbacks=[calls])
     assert done == (9, ())
     assert files(tmp_path) == reference
-    assert standings[-1] == (9, 9, 0)
+    assert calls.progress[-1] == (9, 9, 0)
 
 
 def test_time_left_is_told_after_the_first_run(study: Study, tmp_path: Path) -> None:
-    standings: list[Standing] = []
-    run_study(study, ["uniform"], range(4), tmp_path, processes=1, progress=standings.append)
-    left = [standing.seconds_left for standing in standings]
+    calls = Calls()
+    run_study(study, ["uniform"], range(4), tmp_path, processes=1, callbacks=[calls])
+    left = [each.seconds_left for each in calls.progress]
     assert left[0] is None
     assert all(each is not None and each > 0 for each in left[1:-1])
     assert left[-1] == 0
 
 
+def test_progress_is_reported_while_no_run_finishes(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "IDLE", 0.01)
+    calls = Calls()
+    run_study(study, ["uniform"], [0], tmp_path, callbacks=[calls])
+    assert [each.done for each in calls.progress].count(0) > 1
+
+
 def test_one_of_each_scheme_comes_first_and_then_the_longest(study: Study) -> None:
-    jobs = checked_jobs(study, SCHEMES, [5, 6, 7])
+    jobs = list(study_jobs(study, SCHEMES, [5, 6, 7]).keys)
     assert [str(job) for job in jobs[:5]] == [
         "full, seed 5", "uniform, seed 5", "optimal-mean, seed 5", "full, seed 6", "full, seed 7",
     ]  # fmt: skip
@@ -315,7 +365,7 @@ BAD: dict[str, Callable[[Study, Path], object]] = {
     "seeds from -1": lambda study, out: run_study(study, ["full"], [0, -1], out),
     "processes must be": lambda study, out: run_study(study, ["full"], [0], out, processes=0),
     "No such file": lambda study, out: run_study(study, ["none.py:mine"], [0], out),
-    "schemes must be a function, a sampler": lambda study, out: run_study(
+    "schemes 'math:pi' must define design, got float": lambda study, out: run_study(
         study, ["math:pi"], [0], out
     ),
 }
@@ -343,7 +393,7 @@ def test_a_setting_that_no_run_can_use_is_refused_before_any_run(
 
 def test_a_diverging_run_is_stored_as_such_without_warnings(tmp_path: Path) -> None:
     wild = tiny_study(tmp_path, "training.schedule=constant:1e308", "stop.loss=none")
-    answer = carried_out(order(wild), Job("uniform", 0))
+    answer = run_job(order(wild), Job("uniform", 0))
     assert not answer.problem
     path = Store(tmp_path).save_packed(run_key(wild, "uniform", 0), answer.contents)
     run = Store(tmp_path).load(path)

@@ -16,19 +16,19 @@ import pytest
 
 import fedpace
 from fedpace.errors import InputError, InUseError
-from fedpace.estimation.pilots import RATIO
-from fedpace.rounds.training import Outcome
+from fedpace.samplers.pilots import RATIO
 from fedpace.sampling.design import WithReplacement
-from fedpace.studies.experiment import run_one
+from fedpace.studies.build import run_one
 from fedpace.studies.store import (
     DamagedRunError,
     DamagedRunWarning,
     Store,
-    packed_run,
+    pack_run,
     run_key,
 )
 from fedpace.studies.study import Study
-from tests.rounds.fakes import assert_same_rows
+from fedpace.training.training import Outcome
+from tests.training.fakes import assert_same_rows
 
 from .tiny import files, tiny_study
 
@@ -62,6 +62,25 @@ def test_a_run_is_read_back_as_it_was(saved: Path, study: Study, outcome: Outcom
         np.testing.assert_allclose(getattr(run.profile, name), getattr(outcome.profile, name))
     assert run.profile.beta_over_alpha == outcome.profile.beta_over_alpha
     assert_same_rows(run.history.rows, outcome.history.rows)
+
+
+@pytest.mark.parametrize(("value", "readable"), [(None, True), ("0.5:5:60", False)])
+def test_a_run_of_a_version_that_had_devices_slower_is_read(
+    saved: Path, value: str | None, readable: bool
+) -> None:
+    with np.load(saved, allow_pickle=False) as file:
+        arrays = dict(file)
+    about = json.loads(str(arrays["about"]))
+    about["study"]["devices"]["slower"] = value
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays | {"about": np.array(json.dumps(about))})
+    store = Store(saved.parents[1])
+    older = store.save_packed(saved.stem.rpartition("-")[0], buffer.getvalue())
+    if readable:
+        assert store.load(older).study == store.load(saved).study
+    else:
+        with pytest.raises(DamagedRunError, match=r"made with devices\.slower"):
+            store.load(older)
 
 
 def test_full_participation_has_no_probabilities(tmp_path: Path, study: Study) -> None:
@@ -286,7 +305,7 @@ def test_a_place_that_cannot_be_written_is_one_error(
     tmp_path: Path, study: Study, outcome: Outcome
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be written: Not a directory"):
+    with pytest.raises(InputError, match="cannot be made a directory: Not a directory"):
         Store(tmp_path / "file").save(study, SCHEME, SEED, outcome)
 
 
@@ -301,7 +320,7 @@ def test_a_full_disk_leaves_whole_runs_only(
     small_disk: Path, study: Study, outcome: Outcome
 ) -> None:
     store = Store(small_disk)
-    size = len(packed_run(study, SCHEME, SEED, outcome))
+    size = len(pack_run(study, SCHEME, SEED, outcome))
 
     def fill() -> None:
         for seed in range(64 * 1024 // size + 2):

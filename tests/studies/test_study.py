@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from fedpace.errors import InputError
-from fedpace.studies.experiment import split, stopping
+from fedpace.studies.build import split, stopping
 from fedpace.studies.store import run_key
 from fedpace.studies.study import ImagesSection, SyntheticSection, load_study, setups
 
@@ -120,7 +120,7 @@ def test_none_takes_a_field_back_to_its_default() -> None:
     ("override", "message"),
     [
         ("training.local_step=5", r"'training\.local_step' is not .* mean 'local_steps'\?"),
-        ("trianing.k=5", r"'trianing' is not a known field; did you mean 'training'\?"),
+        ("trianing.k=5", r"'trianing' is not a known section; did you mean 'training'\?"),
         ("sampling.max_wieght=2", r"'sampling\.max_wieght' is not .* mean 'max_weight'\?"),
         ("k=5", r"'k' is not a known field; "),
         ("data.zzzzzz=5", r"'data\.zzzzzz' is not a known field; use one of: kind, alpha"),
@@ -241,7 +241,7 @@ def test_the_setups_on_images_are_the_papers(
     ("override", "message"),
     [
         ("data.kind=mnits", "'data.kind' is 'mnits'; did you mean 'mnist'?"),
-        ("data.kind=none", "'data.kind' is missing; see the setups that come with fedpace"),
+        ("data.kind=none", "'data.kind' is missing; see the setups in fedpace"),
         ("data.alhpa=1", "'data.alhpa' is not a known field; did you mean 'alpha'?"),
         ("data.alpha=-1", "'data.alpha' is -1, not at least 0; set data.alpha=0"),
         (
@@ -295,7 +295,7 @@ def test_the_prototype_is_the_simulated_one_but_for_its_name() -> None:
 
 @pytest.mark.parametrize("base", ['"simulation"', '"../x.toml"', "3"])
 def test_refuses_a_base_that_is_no_setup(base: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="base must be a setup that comes with fedpace"):
+    with pytest.raises(InputError, match="base must be a setup of fedpace"):
         load_study(written(tmp_path, f'base = {base}\nname = "mine"\n'))
 
 
@@ -311,7 +311,7 @@ def test_a_measured_run_is_another_than_the_simulated_one(tmp_path: Path) -> Non
 def test_own_data_cannot_be_drawn_here(tmp_path: Path) -> None:
     text = SMALL.replace('kind = "synthetic"', 'kind = "own"\nclients = 4')
     study = load_study(written(tmp_path, text))
-    with pytest.raises(InputError, match="its data are with its clients"):
+    with pytest.raises(InputError, match="its data are held by its clients"):
         split(study, 0)
 
 
@@ -325,7 +325,7 @@ def test_a_limit_in_seconds_shrinks_with_the_time_scale(tmp_path: Path) -> None:
     ("override", "problem"),
     [
         ("data.kind=own", "own data must have a source"),
-        ("network.hwo=paced", "'network.how' is missing"),
+        ("network.hwo=paced", "'network.hwo' is not a known field; did you mean 'how'"),
         ("network.time_scale=0", "'network.how' is missing"),
         ("network.how=teleport", "'network.how' is 'teleport'"),
     ],
@@ -340,6 +340,34 @@ def test_says_what_is_wrong_with_own_data_or_a_network(
 
 @pytest.mark.parametrize("field", ["training.take=3", "training.deadline=2.5"])
 def test_a_round_cannot_end_early_where_there_is_none(field: str) -> None:
-    with pytest.raises(InputError, match="no round is waited for; set"):
+    with pytest.raises(InputError, match="take and deadline need rounds; set"):
         load_study("simulation-1", ["training.mode=asynchronous", field])
     assert load_study("simulation-1", [field]).training.mode == "synchronous"
+
+
+@pytest.mark.parametrize("field", ["clients=6", "samples=9000", "smallest=3", "exponent=2"])
+def test_a_size_that_the_papers_sizes_would_ignore_is_refused(field: str) -> None:
+    named = field.replace("=", "' is ")
+    with pytest.raises(InputError, match=rf"'data.{named}.*=power-law$"):
+        load_study("simulation-1", [f"data.{field}"])
+    sizes = load_study("simulation-1", [f"data.{field}", "data.sizes=power-law"])
+    assert split(sizes, 0).train.n in (6, 100)
+
+
+@pytest.mark.parametrize(("value", "remedy"), [("85", "give 0.85"), ("-1", "give 0.85 for 85 %")])
+def test_an_accuracy_in_percent_is_refused_with_the_share(value: str, remedy: str) -> None:
+    with pytest.raises(InputError, match=rf"'stop.accuracy' is {value}, not a share .*; {remedy}$"):
+        load_study("simulation-1", [f"stop.accuracy={value}"])
+    assert load_study("simulation-1", ["stop.accuracy=1"]).stop.accuracy == 1
+
+
+def test_a_metric_that_is_no_share_may_have_any_target(tmp_path: Path) -> None:
+    own = 'data = "a.py:data"\n[model]\nkind = "own"\nsource = "a.py:model"\nmetric = "mae"\n'
+    study = load_study(written(tmp_path, f"{own}[stop]\nrounds = 5\naccuracy = 85\n"))
+    assert study.stop.accuracy == 85
+
+
+def test_a_misspelt_section_is_named_before_the_one_that_is_missing(tmp_path: Path) -> None:
+    path = written(tmp_path, SMALL.replace("[stop]", "[stpo]"))
+    with pytest.raises(InputError, match=r"'stpo' is not a known section; did you mean 'stop'\?"):
+        load_study(path)

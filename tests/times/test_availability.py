@@ -1,5 +1,6 @@
-"""When clients are there, by chance, by the hour, and as files say; bad files are refused."""
+"""When clients are available, at random, by the hour, and from files; bad files are refused."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpace.errors import InputError
-from fedpace.rounds.run import train
-from fedpace.rounds.schedules import constant
-from fedpace.rounds.stopping import Stop
 from fedpace.sampling.design import WithReplacement
 from fedpace.seeds import Seeds
+from fedpace.studies.store import run_key
+from fedpace.studies.study import load_study
 from fedpace.times.availability import (
     ComingAndGoing,
     Markov,
     check_availability,
+    read_intervals,
     with_availability,
 )
-from fedpace.times.intervals import read_intervals
-from fedpace.times.round_times import RoundTimes, Steady
-from tests.rounds.fakes import LARGER, SIZES, Fixed, small_simulator
+from fedpace.times.round_times import BaseTimes, Steady
+from fedpace.training.schedules import constant
+from fedpace.training.stopping import Stop
+from fedpace.training.train import train
+from tests.training.fakes import LARGER, SIZES, Fixed, small_simulator
 
 SHARES = SIZES / SIZES.sum()
 SPELLS = "client,start,end\n" + "".join(
@@ -33,7 +36,7 @@ SPELLS = "client,start,end\n" + "".join(
 )  # fmt: skip
 
 
-def times(spec: str, seed: int = 0, usual: Any = LARGER) -> RoundTimes:
+def times(spec: str, seed: int = 0, usual: Any = LARGER) -> BaseTimes:
     return with_availability(spec, Steady(usual), Seeds(seed))
 
 
@@ -44,7 +47,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def here(found: RoundTimes, seconds: float) -> list[int]:
+def here(found: BaseTimes, seconds: float) -> list[int]:
     clients = found.present(seconds).clients
     assert clients is not None
     return np.flatnonzero(clients).tolist()
@@ -211,7 +214,7 @@ def test_a_bad_file_is_named(tmp_path: Path) -> None:
     for text, message in (
         ("who,from,to\n", "line 1: must name the columns, got 'who,from,to'"),
         ("", "line 1: must name the columns, got ''"),
-        ("client,start,end\n\n", "must hold a line for somebody, got none"),
+        ("client,start,end\n\n", "must have a line of some client, got none"),
     ):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(InputError, match=message):
@@ -239,3 +242,75 @@ def test_an_unknown_kind_is_refused() -> None:
         check_availability("markof:1:2", 6)
     check_availability("always", 6)
     check_availability("daily:0.5", 6)
+
+
+OWN = """
+import numpy as np
+
+class Alternate:
+    "Even clients for ten seconds, then odd ones; {stays} who leaves while at work."
+
+    def __init__(self, n, seeds):
+        self.n, self.seeds = n, seeds
+
+    def there(self, seconds):
+        return np.arange(self.n) % 2 == int(seconds // 10) % 2
+
+    def next_change(self, seconds):
+        return 10 * (seconds // 10 + 1)
+
+class Wrong(Alternate):
+    def there(self, seconds):
+        return np.ones(3, bool)
+
+class Misspelt(Alternate):
+    def stay(self, seconds, clients):
+        return np.ones(clients.size)
+
+here = Alternate(6, None)
+"""
+
+
+@pytest.mark.parametrize("name", ["Alternate", "here"])
+def test_an_availability_model_may_be_a_file_of_ones_own(tmp_path: Path, name: str) -> None:
+    (tmp_path / "mine.py").write_text(OWN, encoding="utf-8")
+    spec = f"{tmp_path / 'mine.py'}:{name}"
+    check_availability(spec, SIZES.size)
+    found = times(spec)
+    assert here(found, 3.0) == [0, 2, 4]
+    assert here(found, 13.0) == [1, 3, 5]
+    assert found.leaves(3.0, np.array([0, 1])).tolist() == [np.inf, 0.0]
+    backend = small_simulator(times=found)
+    sampler = Fixed(WithReplacement(SHARES, 3, SHARES))
+    rows = train(
+        backend, sampler, schedule=constant(0.1), stop=Stop(rounds=4), seeds=Seeds(0)
+    ).history.rows
+    for before, row in itertools.pairwise(rows):
+        assert set(row.clients.tolist()) <= set(here(found, before.seconds))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Wrong", r"one truth value per client, got shape \(3,\) for 6 clients"),
+        ("Misspelt", "did you mean 'stays'"),
+        ("Nothing", "availability must be defined in its module"),
+        ("np", "availability"),
+    ],
+)
+def test_a_model_of_ones_own_that_is_wrong_is_refused(
+    tmp_path: Path, name: str, message: str
+) -> None:
+    (tmp_path / "mine.py").write_text(OWN, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        check_availability(f"{tmp_path / 'mine.py'}:{name}", SIZES.size)
+
+
+def test_a_change_of_ones_own_model_is_another_run(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(OWN, encoding="utf-8")
+    study = load_study("simulation-1", [f"devices.availability={path}:Alternate"])
+    before = run_key(study, "uniform", 0)
+    assert run_key(study, "uniform", 0) == before
+    path.write_text(OWN.replace("// 10", "// 20"), encoding="utf-8")
+    assert run_key(study, "uniform", 0) != before

@@ -8,7 +8,7 @@ import pytest
 
 from fedpace.errors import InputError
 from fedpace.seeds import Seeds
-from fedpace.studies.experiment import check_at_hand, simulator
+from fedpace.studies.build import check_at_hand, simulator
 from fedpace.studies.study import load_study
 from fedpace.times.distributions import usual_times
 from fedpace.times.links import FLASH, Linked, link_seconds, read_speeds
@@ -66,7 +66,7 @@ def test_without_the_file_it_is_said_where_to_put_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDPACE_DATA", str(tmp_path))
-    with pytest.raises(InputError, match="must be in the folder that FEDPACE_DATA names"):
+    with pytest.raises(InputError, match="must be in the folder FEDPACE_DATA"):
         usual_times("trace:flash", np.ones(3, dtype=np.int64), np.random.default_rng(0))
 
 

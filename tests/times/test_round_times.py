@@ -12,12 +12,10 @@ from fedpace.errors import InputError
 from fedpace.seeds import Seeds
 from fedpace.times.availability import with_availability
 from fedpace.times.round_times import (
-    Presence,
-    RoundTimes,
+    BaseTimes,
     Steady,
     Varying,
-    slower,
-    usual_at,
+    as_times,
 )
 
 USUAL = np.array([1.0, 2.0, 4.0, 8.0])
@@ -36,7 +34,7 @@ class CountingSeeds(Seeds):
 
 
 def at(
-    times: RoundTimes, seconds: float, clients: IntArray = EVERYONE, *, round_index: int = 0
+    times: BaseTimes, seconds: float, clients: IntArray = EVERYONE, *, round_index: int = 0
 ) -> FloatArray:
     return times.at(seconds, clients, round_index=round_index)
 
@@ -62,7 +60,7 @@ def test_without_variation_times_are_the_usual_ones() -> None:
 
 
 @pytest.mark.parametrize("times", [Steady(USUAL), Varying(USUAL, Seeds(0), busy=0.5)])
-def test_everyone_is_there_at_once(times: RoundTimes) -> None:
+def test_everyone_is_there_at_once(times: BaseTimes) -> None:
     assert times.present(12.0) == (None, 0.0)
 
 
@@ -196,26 +194,32 @@ def test_refuses_usual_times_that_are_no_times(value: float) -> None:
             make(np.array([1.0, value]))
 
 
-def test_some_become_slower_for_good_and_the_server_may_know() -> None:
-    times = slower("0.5:5:60", Steady(np.arange(1.0, 11.0)), Seeds(0))
-    assert times.clients.sum() == 5
-    everyone = np.arange(10)
-    before = times.at(59.9, everyone, round_index=0)
-    after = times.at(60.0, everyone, round_index=0)
-    np.testing.assert_array_equal(before, times.usual)
-    np.testing.assert_array_equal(after / before, np.where(times.clients, 5.0, 1.0))
-    np.testing.assert_array_equal(usual_at(times, 60.0), after)
-    np.testing.assert_array_equal(usual_at(Steady(times.usual), 60.0), times.usual)
-    again = slower("0.5:5:60", Steady(np.arange(1.0, 11.0)), Seeds(0))
-    assert (again.clients == times.clients).all()
-    assert times.present(70.0) == Presence()
-    there = with_availability("markov:5:5", times, Seeds(1))
-    np.testing.assert_array_equal(usual_at(there, 60.0), after)
+def test_the_server_may_know_times_that_change() -> None:
+    class Changing(Steady):
+        def usual_at(self, seconds: float) -> FloatArray:
+            return self.usual * (2 if seconds >= 60 else 1)
+
+    times = Changing(np.arange(1.0, 11.0))
+    np.testing.assert_array_equal(times.usual_at(60.0), 2 * times.usual)
+    np.testing.assert_array_equal(Steady(times.usual).usual_at(60.0), times.usual)
+    present = with_availability("markov:5:5", times, Seeds(1))
+    np.testing.assert_array_equal(present.usual_at(60.0), 2 * times.usual)
 
 
-@pytest.mark.parametrize("spec", ["0.5:5", "half:5:60", "0:5:60", "0.5:0:60", "0.5:5:-1", "2:5:6"])
-def test_a_bad_slowdown_is_refused(spec: str) -> None:
-    with pytest.raises(
-        InputError, match=f"devices.slower must be SHARE:FACTOR:SECONDS, got '{spec}'"
-    ):
-        slower(spec, Steady(np.ones(3)), Seeds(0))
+def test_an_object_with_times_only_is_always_available() -> None:
+    class Mine:
+        usual = np.array([1.0, 2.0])
+
+        def at(self, seconds: float, clients: IntArray, *, round_index: int) -> FloatArray:
+            return self.usual[clients]
+
+    times = as_times(Mine())
+    assert times.present(5.0).clients is None
+    assert times.usual_at(5.0).tolist() == [1.0, 2.0]
+    assert times.leaves(5.0, np.array([1])).tolist() == [np.inf]
+    with pytest.raises(InputError, match="times must define usual, at, got object without usual"):
+        as_times(object())
+    with pytest.raises(NotImplementedError, match="BaseTimes must define usual"):
+        _ = BaseTimes().usual
+    with pytest.raises(NotImplementedError, match="BaseTimes must define at"):
+        BaseTimes().at(0.0, np.array([0]), round_index=0)

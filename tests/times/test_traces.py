@@ -158,7 +158,9 @@ def test_a_file_that_is_no_trace_is_refused(header: str, rows: str, tmp_path: Pa
 
 
 def test_a_trace_without_any_possible_device_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="must hold devices with positive values, got none; get"):
+    with pytest.raises(
+        InputError, match="must hold devices with positive values, got none; download"
+    ):
         read_trace(written(tmp_path, "1,0,0\n"))
 
 

@@ -25,7 +25,7 @@ def fetch_command(
     mirror: Annotated[str | None, MIRROR] = None,
 ) -> None:
     """Download a dataset and check it. An interrupted download continues next time."""
-    from fedpace.data.cache import VARIABLE, fetch
+    from fedpace.data.datasets import VARIABLE, fetch
 
     if folder is not None:
         os.environ[VARIABLE] = str(folder)  # which fetch creates
@@ -37,17 +37,20 @@ def fetch_command(
 
 def where_command(folder: Annotated[Path | None, options.FOLDER] = None) -> None:
     """Show where each dataset is, or how to get it."""
-    from fedpace.data.cache import look_in
-    from fedpace.data.image_files import pool_files
-    from fedpace.data.images import POOLS
+    from fedpace.data.datasets import look_in
+    from fedpace.data.images import POOLS, pool_files
+    from fedpace.report.tables import new_table, print_tables, printable
 
     look_in(folder)
+    table = new_table("Datasets", "dataset")
+    table.add_column("files")
     for name in POOLS:
         try:
-            found = dict.fromkeys(str(files.images.path) for files in pool_files(name))
-            print(f"{name}: {', '.join(found)}")
+            found = ", ".join(dict.fromkeys(str(files.images.path) for files in pool_files(name)))
         except InputError as error:
-            print(f"{name}: {error}")
+            found = str(error)
+        table.add_row(name, printable(found))
+    print_tables(table)
 
 
 def show_command(
@@ -59,10 +62,10 @@ def show_command(
 ) -> None:
     """Show how a setup divides its samples and classes among the clients."""
     options.need("sim,report", "pydantic")
-    from fedpace.data.cache import look_in
+    from fedpace.data.datasets import look_in
     from fedpace.data.images import NAMES
-    from fedpace.report import figures, holdings, tables
-    from fedpace.studies.experiment import split
+    from fedpace.report import charts, data_distribution, tables
+    from fedpace.studies.build import split
     from fedpace.studies.study import load_study
 
     look_in(folder)
@@ -71,10 +74,11 @@ def show_command(
     classes = max(data.train.classes, data.test.classes)
     names = NAMES.get(study.data.kind, tuple(map(str, range(classes))))
     title = f"{study.name}, data of seed {seed if study.data.seed is None else study.data.seed}"
-    counts = holdings.held(data.train, len(names))
-    table = holdings.holdings_table(data, counts, title=title)
-    tables.print_tables(table, holdings.classes_table(counts, names))
+    counts = data_distribution.class_counts(data.train, len(names))
+    table = data_distribution.sizes_table(data, counts, title=title)
+    tables.print_tables(table, data_distribution.classes_table(counts, names))
     if out is not None:
-        title = f"Who holds what: {title}"
-        figures.save(holdings.holdings_figure(counts, names=names, title=title), out)
+        title = f"Samples by client and class: {title}"
+        figure = data_distribution.distribution_figure(counts, names=names, title=title)
+        charts.save(out, figure)
     output.print_written(out)

@@ -23,6 +23,12 @@ PACE = options.checked(
 PATIENCE = options.checked(
     "Seconds without a server before giving up.", options.positive, default="never"
 )
+ALLOW = typer.Option(
+    metavar="PATH",
+    help="Python file or module that the server's study may use here, as data or as a model. "
+    "Repeat it for more. Without it, the server can run no Python code of its choice.",
+    show_default="none",
+)
 
 
 def certs_command(
@@ -36,10 +42,11 @@ def certs_command(
     Existing certificates stay, except those that expire within 30 days, that are for another
     --server, or that cannot be used.
     """
-    from fedpace.network.certs import AUTHORITY, make_certificates
-    from fedpace.network.join import parsed_devices
+    options.need("lab", "cryptography")
+    from fedpace.devices.certificates import AUTHORITY, make_certificates
+    from fedpace.devices.join import parse_devices
 
-    names = parsed_devices(devices)
+    names = parse_devices(devices)
     hosts = [host.strip() for host in server.split(",") if host.strip()]
     if not hosts:
         example = "write 192.168.1.10"
@@ -62,14 +69,23 @@ def join_command(
     certs: Annotated[Path | None, CERTS] = None,
     pace: Annotated[float | None, PACE] = None,
     patience: Annotated[float | None, PATIENCE] = None,
+    allow: Annotated[list[str] | None, ALLOW] = None,
     shards: Annotated[Path | None, typer.Option(hidden=True)] = None,
     folder: Annotated[Path | None, options.FOLDER] = None,
 ) -> None:
     """Act as a device: train on the data here when the server asks. The data stay here."""
     options.need_lab()
-    from fedpace.data.cache import look_in
-    from fedpace.network.join import join
+    from fedpace.data.datasets import look_in
+    from fedpace.devices.join import join
 
     look_in(folder)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    join(address, name, certs=certs, shards=shards, pace=pace, patience=patience)
+    join(
+        address,
+        name,
+        certs=certs,
+        shards=shards,
+        pace=pace,
+        patience=patience,
+        allow=allow or (),
+    )

@@ -18,17 +18,17 @@ from rich.text import Text
 from fedpace.checks import positive_count
 from fedpace.cli import options, output
 from fedpace.errors import InputError
-from fedpace.estimation.policy import named
-from fedpace.rounds.limits import LARGEST_SHARE, checked_share
-from fedpace.studies.watching import Remaining
+from fedpace.samplers.build import resolve
+from fedpace.studies.callbacks import Remaining, duration
+from fedpace.training.share_limit import LARGEST_SHARE, check_share
 
 if TYPE_CHECKING:
-    from fedpace.network.measure import RunProgress
+    from fedpace.devices.measure import RunProgress
     from fedpace.report.live import Live as LivePage
-    from fedpace.rounds.rows import Row
-    from fedpace.rounds.stopping import Stop
-    from fedpace.studies.processes import Job
+    from fedpace.studies.store import Job
     from fedpace.studies.study import Study
+    from fedpace.training.history import Row
+    from fedpace.training.stopping import Stop
 
 # Seconds between two lines where there is no terminal.
 EVERY = 30.0
@@ -38,8 +38,8 @@ DEADLINE = options.checked(
 )
 EVALUATE = typer.Option(
     metavar="N",
-    help="Evaluate the whole model every N rounds, and estimate the loss from the drawn clients "
-    "in between. 0: never evaluate.",
+    help="Evaluate the model on all devices every N rounds, and estimate the loss from the drawn "
+    "clients in between. 0: never evaluate.",
     show_default="1, or the setup's",
 )
 PATIENCE = options.checked("Seconds to wait while too few devices are connected.", options.positive)
@@ -57,7 +57,7 @@ SAMPLES = typer.Option(
     "say themselves then does not count.",
     show_default="as devices say, bounded",
 )
-SHARE = options.checked("Largest share of the rounds that one device may be in.", checked_share)
+SHARE = options.checked("Largest share of the rounds that one device may be in.", check_share)
 GOODBYE = typer.Option("--goodbye", help="End the programs of the devices when all runs are done.")
 
 
@@ -85,24 +85,25 @@ def lab_run_command(
 ) -> None:
     """Run a study on devices, and measure it. Interrupted, the same command continues."""
     options.need_lab()
-    from fedpace.network.device_server import DeviceServer
-    from fedpace.network.measure import Trust, Waiting, jobs_of, run_on_devices, write_times
-    from fedpace.network.samples_file import read_samples
-    from fedpace.network.tls import Certificates
-    from fedpace.remote.screening import verdict
-    from fedpace.studies.record import write_record
+    from fedpace.backends.remote.screening import verdict
+    from fedpace.devices.join import read_samples
+    from fedpace.devices.measure import Trust, WaitSettings, jobs_of, run_on_devices, write_times
+    from fedpace.devices.server import DeviceServer
+    from fedpace.devices.wire import Certificates
+    from fedpace.studies.store import run_key, write_record
 
     numbers = range(first_seed, first_seed + seeds)
-    options.named_schemes(schemes, named)  # what is misspelt is said first
+    options.named_schemes(schemes, resolve)  # what is misspelt is said first
     place = _lab(name, state) if listen is None else _listening(listen, devices, certs)
     network = {"deadline": deadline, "evaluate_every": evaluate_every}
     study = _study(setup, overrides or [], place, **network)
     every = options.trained(study.training.asynchronous)
-    names = options.named_schemes(schemes, named, every=every)
+    names = options.named_schemes(schemes, resolve, every=every)
     if least is not None and least > len(place.devices):
         raise InputError(f"--least must be at most {len(place.devices)}, got {least}; lower it")
     jobs = jobs_of(study, names, numbers)
     trust = Trust({} if samples_file is None else read_samples(samples_file), largest_share)
+    keys = [run_key(study, *job) for job in jobs]
     write_record(out, study, names, numbers)
     tls = None if place.certs is None else Certificates.read(place.certs)
     server = DeviceServer(place.devices, host=place.host, port=place.port, tls=tls)
@@ -110,8 +111,8 @@ def lab_run_command(
     try:
         with (
             output.live_page(out, live) as page,
-            output.interruptible(out, study, jobs),
-            output.watched(study, out, page, log or ()) as watcher,
+            output.interruptible(out, keys),
+            output.study_callbacks(study, out, page, log or ()) as callbacks,
             _shown(study, page) as (progress, tell),
         ):
             run_on_devices(
@@ -119,18 +120,18 @@ def lab_run_command(
                 jobs,
                 out,
                 server,
-                waiting=Waiting(least, patience),
+                waiting=WaitSettings(least, patience),
                 trust=trust,
                 progress=progress,
                 say=tell,
-                watcher=watcher,
+                callbacks=callbacks,
             )
         done = True
     finally:
         server.close(goodbye=goodbye and done)  # the same command may go on with the devices
     for (client, reason), count in sorted(server.refusals.items()):
         output.say(f"{server.names[client]}: {verdict(reason)} {count} times")
-    output.print_runs(out, study, jobs)
+    output.print_runs(out, keys)
     output.print_logs(out, log or ())
     output.print_written(write_times(study, jobs, out, len(place.devices)))
     output.print_next(out)
@@ -149,8 +150,8 @@ class _Place(NamedTuple):
 
 
 def _lab(name: str, state: Path | None) -> _Place:
-    from fedpace.lab.emulated import CERTIFICATES
-    from fedpace.lab.register import lab_folder, read_lab
+    from fedpace.devices.lab.lab import CERTIFICATES
+    from fedpace.devices.lab.register import lab_folder, read_lab
 
     lab = read_lab(name, state)
     certs = lab_folder(name, state) / CERTIFICATES
@@ -158,16 +159,16 @@ def _lab(name: str, state: Path | None) -> _Place:
 
 
 def _listening(listen: str, devices: str | None, certs: Path | None) -> _Place:
-    from fedpace.network.join import parsed_address, parsed_devices
+    from fedpace.devices.join import parse_address, parse_devices
 
     if devices is None:
         raise InputError("--listen needs --devices, got none; write --devices 40, or their names")
-    return _Place(*parsed_address(listen), parsed_devices(devices), certs, "devices")
+    return _Place(*parse_address(listen), parse_devices(devices), certs, "devices")
 
 
 def _study(setup: str, overrides: list[str], place: _Place, **network: object) -> Study:
     """Load the study as it is measured here, with these fields of its network section."""
-    from fedpace.studies.experiment import client_count
+    from fedpace.studies.build import client_count
     from fedpace.studies.study import load_study
 
     network |= {"how": place.how, "time_scale": place.time_scale}
@@ -190,7 +191,7 @@ def _shown(
     study: Study, page: LivePage | None
 ) -> Iterator[tuple[Callable[[RunProgress], None], output.Say]]:
     """Return how to show the standing, and how to say something beside it."""
-    from fedpace.studies.experiment import stopping
+    from fedpace.studies.build import stopping
 
     console = Console(stderr=True)
     rounds = _Rounds(stopping(study))
@@ -209,12 +210,12 @@ def _shown(
 
 def _show_on(page: LivePage, now: RunProgress) -> None:
     """Let the page know which run is being done, and how to ask who is waited for."""
-    from fedpace.studies.runner import Standing
+    from fedpace.training.callbacks import Progress, RunInfo
 
-    page.standing(Standing(now.done, now.total))
+    page.on_progress(Progress(now.done, now.total))
     if now.row is None:
         page.awaited = now.awaited
-        page.begin(now.job)
+        page.on_start(RunInfo(*now.job), ())
 
 
 class _Rounds:
@@ -249,4 +250,4 @@ class _Rounds:
         if job != self._of[0]:
             self._of = job, Remaining(self._stop)
         left = self._of[1].seconds(row)
-        return "" if left is None else f", at most {output.duration(left)} left"
+        return "" if left is None else f", at most {duration(left)} left"

@@ -1,4 +1,4 @@
-"""What commands take: shared options, each with its check, and the packages they need."""
+"""Options that several commands share, with their checks."""
 
 import math
 import sys
@@ -13,19 +13,25 @@ import typer
 from fedpace.checks import positive_count
 from fedpace.clients_file import Clients, read_clients
 from fedpace.errors import InputError, MissingExtraError, listed
-from fedpace.estimation.no_barrier import PUBLISHED
-from fedpace.estimation.policy import OURS, WITHOUT_BARRIER
 from fedpace.files import writable
 from fedpace.profile import finite_ratio
-from fedpace.rivals import RIVALS
+from fedpace.registry import (
+    ASYNCHRONOUS,
+    METHODS,
+    RIVAL,
+    SAMPLER,
+    SCHEME,
+    SYNCHRONOUS,
+    method_names,
+)
 from fedpace.sampling.schemes import SCHEMES, scheme_named
-from fedpace.sampling.solution import check_cap
+from fedpace.sampling.solvers.solution import check_cap
 
 
 def checked(
     text: str, check: Callable[[str, Any], Any], *names: str, default: bool | str = True
 ) -> Any:
-    """Return an option whose value, if any, passes a check: (option's name, value) → value."""
+    """Return an option whose value, if any, is checked: (name of the option, value) → value."""
 
     def callback(option: typer.CallbackParam, value: Any) -> Any:
         return None if value is None else check(option.opts[0], value)
@@ -49,18 +55,19 @@ def positive(name: str, value: float) -> float:
 
 
 def csv_file(what: str) -> Any:
-    """Return the option -o, which writes a table."""
+    """Return the option -o, a CSV file to write."""
     text = f"Write {what} to this CSV file."
     return checked(text, lambda _, path: writable(path), "-o", "--output")
 
 
 def picture(what: str) -> Any:
-    """Return an option that draws a figure."""
+    """Return an option for a figure."""
 
     def check(_: str, path: Path) -> Path:
-        from fedpace.report.figures import check_picture
+        writable(path)  # before the import, which takes a second
+        from fedpace.report.charts import check_picture
 
-        check_picture(writable(path))
+        check_picture(path)
         return path
 
     return checked(f"Draw {what}: a .png, .pdf or .svg file.", check)
@@ -85,12 +92,12 @@ CAP = typer.Option(
     show_default="no limit",
 )
 JSON = typer.Option("--json", help="Print one JSON object instead of tables.")
-# The setups that come with fedpace, by the names of their files: no study is loaded for it.
+# From the names of files, without loading a study.
 _SETUPS = resources.files("fedpace.studies") / "setups"
 SETUP_NAMES = sorted(each.name.removesuffix(".toml") for each in _SETUPS.iterdir())
 SETUP = typer.Argument(
-    help=f"A setup: {', '.join(SETUP_NAMES)}, or a .toml file of your own; in `run` also field, a "
-    "grid of them."
+    help=f"Setup: {', '.join(SETUP_NAMES)}, or your own .toml file; for `run` also field, a grid "
+    "of setups."
 )
 OVERRIDES = typer.Option(
     "--set",
@@ -105,9 +112,10 @@ FOLDER = typer.Option(
 )
 OUT = typer.Option(help="Directory for the runs. Give the same one again to continue.")
 COMPARED = typer.Option("--schemes", help=_choice(SCHEMES))
-TRAINED = (*SCHEMES, *OURS)
-OTHERS = f"; those of other papers, together rivals: {', '.join(RIVALS)}"
-CHOSEN = typer.Option("--schemes", help=_choice((*TRAINED, *PUBLISHED), OTHERS))
+TRAINED = tuple(method_names(SCHEME, SAMPLER))
+RIVALS = method_names(RIVAL, mode=SYNCHRONOUS)
+OTHERS = f"; rivals, or some of them: {', '.join(method_names(RIVAL))}"
+CHOSEN = typer.Option("--schemes", help=_choice(TRAINED, OTHERS))
 SEEDS = checked("Number of seeds, N: runs of each scheme.", positive_count, "--seeds")
 FIRST = checked("First seed; runs use FIRST … FIRST + N − 1.", natural, "--first-seed")
 STATE = typer.Option(
@@ -119,8 +127,7 @@ STATE = typer.Option(
 
 
 LIVE = typer.Option(
-    "--live",
-    help="Serve the report's page on this machine while runs are done: it grows round by round.",
+    "--live", help="Serve the report on this machine during the runs; it is updated round by round."
 )
 LOG = typer.Option(
     "--log",
@@ -130,23 +137,31 @@ LOG = typer.Option(
 )
 
 
-# What the values of options mean.
-
-
 def trained(asynchronous: bool) -> tuple[str, ...]:
-    """Return the names that "all" stands for where models are trained, in rounds or without."""
-    return WITHOUT_BARRIER if asynchronous else TRAINED
+    """Return the schemes that "all" stands for in a mode of training."""
+    return tuple(method_names(mode=ASYNCHRONOUS)) if asynchronous else TRAINED
+
+
+def check_scheme(name: str, *, argument: str) -> None:
+    """Refuse a name that is not a scheme; methods that learn during training need a run."""
+    if name in METHODS and name not in SCHEMES:
+        raise InputError(
+            f"{argument} must be a scheme that needs no training, got '{name}', which learns "
+            f"during training; use optimal-max here, or: fedpace run simulation-1 "
+            f"--schemes {name} --out runs"
+        )
+    scheme_named(name, argument=argument)
 
 
 def named_schemes(
     text: str,
-    look_up: Callable[..., object] = scheme_named,
+    look_up: Callable[..., object] = check_scheme,
     *,
     every: Iterable[str] = tuple(SCHEMES),
 ) -> list[str]:
-    """Return the names of a list with commas; "all" stands for `every`, "rivals" for those.
+    """Return the names of a list with commas, where "all" stands for `every`.
 
-    Each name is looked up, also those of the user's own: see `fedpace.lookup.found`.
+    Each name is looked up: see `fedpace.lookup.found`.
 
     >>> named_schemes("uniform, optimal-mean")
     ['uniform', 'optimal-mean']
@@ -166,7 +181,7 @@ def checked_clients(
     max_weight: float | None,
     *outputs: Path | None,
 ) -> Clients:
-    """Read the clients file, after all checks that do not need it."""
+    """Read the clients file, after the checks that do not need it."""
     if max_weight is not None:
         check_cap("--max-weight", max_weight, k)
     taken = {file.resolve()}
@@ -183,7 +198,7 @@ def checked_clients(
 
 
 def need(extra: str, *packages: str) -> None:
-    """Say which extra to install where a package is missing."""
+    """Refuse a command whose packages are missing."""
     if missing := [each for each in packages if not _is_installed(each)]:
         raise MissingExtraError(
             f"this command needs {listed(missing)}; install with: pip install 'fedpace[{extra}]'"
@@ -193,12 +208,12 @@ def need(extra: str, *packages: str) -> None:
 def _is_installed(package: str) -> bool:
     try:
         return find_spec(package) is not None
-    except ModuleNotFoundError:  # nor is the package that it would be in
+    except ModuleNotFoundError:  # of the parent package
         return False
 
 
 def need_lab() -> None:
-    """Say what a lab needs that is not here."""
+    """Refuse lab commands on other systems than Linux, or without their packages."""
     if not sys.platform.startswith("linux"):
         raise InputError(
             f"a lab must be on Linux, got {sys.platform}; run it there, or join devices by hand"

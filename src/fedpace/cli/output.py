@@ -1,13 +1,11 @@
-"""What commands print beside their results: single lines, progress, and which runs are stored."""
+"""What commands print beside their results: messages, progress, and the table of runs."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -19,32 +17,28 @@ from fedpace.errors import TooFewClientsError
 from fedpace.files import made_folder
 
 if TYPE_CHECKING:
-    from fedpace.data import download
+    from fedpace.data.datasets import DownloadProgress
     from fedpace.report.live import Live
-    from fedpace.studies.processes import Job
-    from fedpace.studies.runner import Standing
     from fedpace.studies.study import Study
-    from fedpace.studies.watching import Watcher
+    from fedpace.training.callbacks import Callback
 
 T = TypeVar("T")
 Say: TypeAlias = Callable[[str], None]
 
 # The conventional exit statuses: some runs failed; bad input; ended by Ctrl-C.
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
-# Without a terminal a line is printed whenever another of this many parts is done.
-PARTS = 10
 # What predicted times leave out; from docs/results, Simulation Setup 1.
 OVERSTATED = (
-    "Note: predicted times are those of a bound, which charges variance at its worst and so "
-    "favours many clients a round. In training on Simulation Setup 1 full participation was the "
-    "slowest, 3.8 times as slow as optimal-mean (docs/results)."
+    "Note: predicted times are those of a bound, which assumes the worst variance and so favours "
+    "many clients per round. In training on Simulation Setup 1 full participation was the slowest, "
+    "3.8 times as slow as optimal-mean (docs/results)."
 )
 # The text of a progress bar's column.
 DONE = "{task.completed}/{task.total}"
 
 
 def say(message: str) -> None:
-    """Tell the user something beside the results: one line, on standard error, at once."""
+    """Print one line on standard error."""
     print(f"fedpace: {' '.join(message.split())}", file=sys.stderr, flush=True)
 
 
@@ -63,52 +57,52 @@ def print_logs(out: Path, logs: Sequence[str]) -> None:
 
 
 def print_next(out: Path) -> None:
-    """Print the command that shows what a study came to."""
+    """Print the command that shows the results of a study."""
     print(f"Next: fedpace report {shlex.quote(str(out))}")
 
 
-def print_runs(out: Path, study: Study, jobs: Sequence[Job]) -> None:
-    """Print the table of this command's runs, and say what else is in the directory."""
-    from fedpace.report import privacy, setups, summary, tables
-    from fedpace.studies.store import Store, run_key
+def print_runs(out: Path, keys: Collection[str]) -> None:
+    """Print the table of the runs with these keys, and mention others in the directory."""
+    from fedpace.report import notes, setups, summary, tables
+    from fedpace.studies.store import Store
 
-    store, keys = Store(out), {run_key(study, *job) for job in jobs}
+    store, keys = Store(out), set(keys)
     if mine := list(store.runs(say, keys=keys)):
         setup = setups.setups_of(mine)[0]
         tables.print_tables(tables.runs_table(summary.summarise(setup)))
-        for line in privacy.privacy_notes(setup):
+        for line in notes.privacy_notes(setup):
             print(line)
     if others := len(store.keys() - keys):
         say(f"{out} also holds other runs ({others}), which this table leaves out")
 
 
 @contextmanager
-def interruptible(out: Path, study: Study, jobs: Sequence[Job]) -> Iterator[None]:
-    """Say how many runs are safe where Ctrl-C or a lack of clients ends the command."""
-    from fedpace.studies.store import Store, run_key
+def interruptible(out: Path, keys: Collection[str]) -> Iterator[None]:
+    """Print the number of stored runs if Ctrl-C or a lack of clients ends the command."""
+    from fedpace.studies.store import Store
 
     try:
         yield
     except (KeyboardInterrupt, TooFewClientsError) as error:
         if isinstance(error, TooFewClientsError):
             say(str(error))
-        stored = len(Store(out).keys() & {run_key(study, *job) for job in jobs})
-        safe = f"{stored} of {len(jobs)} runs are stored in {out}"
+        stored = len(Store(out).keys() & set(keys))
+        safe = f"{stored} of {len(keys)} runs are stored in {out}"
         say(f"interrupted: {safe}; the same command continues from there")
         status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
         raise typer.Exit(status) from None
 
 
 def with_progress(items: Iterable[T], total: int, label: str, *, quiet: bool) -> Iterator[T]:
-    """Yield the items, and show on a terminal how many are done."""
+    """Yield the items, with a progress bar on a terminal."""
     times = (bars.TimeElapsedColumn(), bars.TimeRemainingColumn())
     with _bar(label, bars.BarColumn(), DONE, *times, transient=True, shown=not quiet) as bar:
         yield from bar.track(items, total=total)
 
 
 @contextmanager
-def downloads() -> Iterator[download.Progress]:
-    """Return how to show the bytes that have come."""
+def downloads() -> Iterator[DownloadProgress]:
+    """Yield a function that shows the progress of downloads."""
     speed = (bars.DownloadColumn(), bars.TransferSpeedColumn(), bars.TimeRemainingColumn())
     tasks: dict[str, bars.TaskID] = {}
     with _bar("{task.description}", bars.BarColumn(), *speed) as bar:
@@ -122,29 +116,28 @@ def downloads() -> Iterator[download.Progress]:
 
 
 @contextmanager
-def runs_done(live: Live | None) -> Iterator[tuple[Callable[[Standing], None], Say]]:
-    """Return how to show how many runs are done, and how to say something beside it."""
+def study_progress() -> Iterator[Callback]:
+    """Yield a callback that shows progress and warnings: a bar on a terminal, else lines."""
+    from fedpace.studies.callbacks import ProgressLines, time_left
+    from fedpace.training.callbacks import Callback, Progress
+
+    class Bar(Callback):
+        def on_progress(self, progress: Progress) -> None:
+            left = time_left(progress)
+            bar.update(task, completed=progress.done, total=progress.total, left=left)
+
+        def on_warning(self, message: str) -> None:
+            beside(bar.console)(message)
+
     columns = ("runs", bars.BarColumn(), DONE, bars.TimeElapsedColumn(), "{task.fields[left]}")
-    begin, parts = time.monotonic(), set[int]()
     with _bar(*columns) as bar:
         task = bar.add_task("runs", total=None, left="")
-
-        def show(now: Standing) -> None:
-            left = "" if now.seconds_left is None else f"about {duration(now.seconds_left)} left"
-            bar.update(task, completed=now.done, total=now.total, left=left)
-            if live is not None:
-                live.standing(now)
-            if bar.disable and (part := now.done * PARTS // now.total) not in parts:
-                parts.add(part)
-                line = f"{now.done}/{now.total} runs, {duration(time.monotonic() - begin)} elapsed"
-                print(line, *filter(None, [left]), sep=", ", file=sys.stderr, flush=True)
-
-        yield show, say if bar.disable else beside(bar.console)
+        yield ProgressLines() if bar.disable else Bar()
 
 
 @contextmanager
 def live_page(out: Path, wanted: bool) -> Iterator[Live | None]:
-    """Serve the page of the runs in a directory where that is wanted, and say where."""
+    """Serve the report of a directory while it grows, if `wanted`, and print its address."""
     if not wanted:
         yield None
         return
@@ -156,25 +149,21 @@ def live_page(out: Path, wanted: bool) -> Iterator[Live | None]:
 
 
 @contextmanager
-def watched(
+def study_callbacks(
     study: Study, out: Path, live: Live | None, logs: Sequence[str]
-) -> Iterator[Watcher | None]:
-    """Return who sees the rounds of a study's runs: the page and the loggers, if any."""
-    if live is None and not logs:
-        yield None
-        return
+) -> Iterator[list[Callback]]:
+    """Yield the callbacks of a study: its loggers, and the live page if there is one."""
     from fedpace.studies.loggers import loggers
-    from fedpace.studies.watching import Watchers
 
-    if live is not None:
-        live.of(study)
     with ExitStack() as stack:
-        made = [stack.enter_context(each) for each in loggers(logs, study, out, warn=say)]
-        yield Watchers(*made, *filter(None, [live]))
+        found = [stack.enter_context(each) for each in loggers(logs, study, out, warn=say)]
+        if live is not None:
+            live.of(study)
+        yield [*found, *filter(None, [live])]
 
 
 def beside(console: Console) -> Say:
-    """Return how to say something above what a terminal shows and replaces."""
+    """Return a function that prints a line above the progress on a terminal."""
     return lambda message: console.print(f"fedpace: {message}", soft_wrap=True, markup=False)
 
 
@@ -184,12 +173,3 @@ def _bar(
     console = Console(stderr=True)
     hidden = not (shown and console.is_terminal)
     return bars.Progress(*columns, console=console, transient=transient, disable=hidden)
-
-
-def duration(seconds: float) -> str:
-    """Return a time in hours, minutes and seconds.
-
-    >>> duration(3661.2)
-    '1:01:01'
-    """
-    return str(timedelta(seconds=round(seconds)))

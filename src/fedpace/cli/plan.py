@@ -44,10 +44,9 @@ def plan_command(
         lines = [records[0], *(each.values() for each in records)]
         write_text(csv, "".join(",".join(map(str, line)) + "\n" for line in lines))
     if plot:
-        from fedpace.report.figures import figure_of, save
-        from fedpace.report.fleet_drawings import plan_drawing
+        from fedpace.report.charts import plan_figure, save
 
-        save(figure_of(plan_drawing(rows, k=k)), plot)
+        save(plot, plan_figure(rows, k=k))
     first, advice = best(rows), recommended(rows, k)
     if as_json:
         chosen = None if advice is None else advice.numbers()

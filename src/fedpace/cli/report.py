@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from fedpace.cli import options, output
 from fedpace.errors import InputError
@@ -18,30 +16,30 @@ if TYPE_CHECKING:
 
 DIRECTORY = typer.Argument(help="Directory of the runs, as given to fedpace run --out.")
 OUT = typer.Option(help="Directory for the report.", show_default="that of the runs")
+FIGURES = typer.Option("--figures", help="Also draw every chart as PNG and PDF.")
 
 
 def report_command(
-    directory: Annotated[Path, DIRECTORY], out: Annotated[Path | None, OUT] = None
+    directory: Annotated[Path, DIRECTORY],
+    out: Annotated[Path | None, OUT] = None,
+    figures: Annotated[bool, FIGURES] = False,
 ) -> None:
-    """Compare the schemes of a study: a table, figures, and a page for the browser."""
+    """Compare the schemes of a study: a table, and a page with charts for the browser."""
     options.need("sim,report", "pydantic")
-    from fedpace.report.written import Report
+    from fedpace.report.report import Report
 
-    report = Report.of(stored_runs(directory))
+    report = Report.of(stored_runs(directory), output.say)
     out = made_folder(out or directory, "--out")
     tables = list(report.write_tables(out))
     report.show()
-    console = Console(stderr=True)
-    with console.status("drawing …") if console.is_terminal else nullcontext():
-        figures = report.write_figures(out)
     print(f"Page:    {report.write_page(out, runs_in=directory)}")
     print(f"Tables:  {', '.join(map(str, tables))}")
-    for path in figures:
+    for path in report.write_figures(out, output.say) if figures else ():
         print(f"Figure:  {path}")
 
 
 def stored_runs(directory: Path) -> list[StoredRun]:
-    """Return the runs in a directory; what cannot be read is said on standard error."""
+    """Return the runs in a directory; unreadable files are named on standard error."""
     from fedpace.studies.store import Store
 
     if not directory.is_dir():

@@ -1,27 +1,25 @@
 """The command `fedpace solve`: the probabilities for one K."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 
 from fedpace.checks import positive_count
 from fedpace.cli import options, output
 from fedpace.clients_file import Clients, write_probabilities
 from fedpace.errors import InputError
-from fedpace.sampling.design import Design, WithReplacement
-from fedpace.sampling.max_time import solve_max_time
+from fedpace.sampling.design import WithReplacement
 from fedpace.sampling.plan import Prediction, plan, predict, uniform_cost
-from fedpace.sampling.schemes import SCHEMES, scheme_named
-from fedpace.sampling.tiered import Tiered
+from fedpace.sampling.schemes import SCHEMES
+from fedpace.sampling.solvers.max_time import solve_max_time
+from fedpace.sampling.tiers import Tiered
 
-# A larger weight lets one draw move the model by more than the client's whole update; a cap of 1
-# is met up to rounding.
+# With a larger weight one draw moves the model by more than the client's update; a cap of 1 is
+# met up to rounding.
 RISKY_WEIGHT = 1 + 1e-9
 
 # A proven gap beyond this says more about the proof than about the solution.
@@ -46,7 +44,7 @@ def solve_command(
     as_json: Annotated[bool, options.JSON] = False,
 ) -> None:
     """Find the probabilities that reach the target soonest, and compare all schemes."""
-    scheme_named(scheme, argument="--scheme")
+    options.check_scheme(scheme, argument="--scheme")
     if certify and scheme != "optimal-max":
         raise InputError("--certify is for the scheme 'optimal-max'; choose it or leave it out")
     clients = options.checked_clients(file, k, beta_over_alpha, max_weight, csv, plot)
@@ -68,7 +66,7 @@ def solve_command(
 def _certified(
     clients: Clients, rows: list[Prediction], k: int, max_weight: float | None
 ) -> list[Prediction]:
-    """Solve optimal-max with the certificate, and put it in the place of the uncertified."""
+    """Replace the row of optimal-max by one that was solved with the certificate."""
     profile = clients.profile
     arrays = (profile.weights, profile.times, profile.grad_norms)
     solution = solve_max_time(*arrays, profile.beta_over_alpha, k, max_weight, certified=True)
@@ -77,25 +75,21 @@ def _certified(
     return [row if each.scheme == row.scheme else each for each in rows]
 
 
-def _columns(design: Design) -> Mapping[str, NDArray[Any]]:
-    """Return what a design says of each client; full participation and some of your own do not."""
-    return design.columns() if hasattr(design, "columns") else {}
-
-
 def _write(clients: Clients, row: Prediction, csv: Path | None, plot: Path | None) -> None:
-    columns = _columns(row.design)
+    columns = row.design.columns()
     if "q" not in columns:
         raise InputError(f"scheme '{row.scheme}' has no probabilities to write; choose another")
     if csv:
         write_probabilities(csv, clients.names, columns)
     if plot:
-        from fedpace.report.figures import figure_of, save
-        from fedpace.report.fleet_drawings import chances_drawing
-        from fedpace.report.titles import plural
+        from fedpace.report.charts import probabilities_figure, save
+        from fedpace.report.notes import plural
 
         title = f"{row.scheme}: {plural(clients.profile.n, 'client')}, {row.k:,} drawn per round"
-        drawing = chances_drawing(clients.profile, columns["q"], scheme=row.scheme, title=title)
-        save(figure_of(drawing), plot)
+        save(
+            plot,
+            probabilities_figure(clients.profile, columns["q"], scheme=row.scheme, title=title),
+        )
 
 
 def _print(clients: Clients, rows: list[Prediction], row: Prediction, *, certify: bool) -> None:
@@ -105,9 +99,9 @@ def _print(clients: Clients, rows: list[Prediction], row: Prediction, *, certify
     print_tables(schemes_table(rows, k=row.k))
     if isinstance(design, Tiered):
         print_tables(tiers_table(clients.profile, design, show=5))
-    if columns := _columns(design):
+    if columns := design.columns():
         print_tables(clients_table(clients, columns, scheme=row.scheme, show=5))
-    if found := getattr(design, "solution", None):
+    if found := design.solution:
         solved = f"{found.status} after {found.iterations} iterations"
         proven = _proven(found.gap, row.scheme, certify=certify)
         print(f"{solved}, residual {found.residual:.1e}, {proven}")
@@ -120,7 +114,7 @@ def _print(clients: Clients, rows: list[Prediction], row: Prediction, *, certify
 
 
 def _proven(gap: float, scheme: str, *, certify: bool) -> str:
-    """Say how near the global optimum a solution is proven to be, and what would prove more."""
+    """Describe how near the global optimum a solution is proven to be."""
     if gap <= LOOSE or certify:
         return f"at most {100 * gap:,.1f} % above the global optimum"
     remedy = "; --certify proves how near it is" if scheme == "optimal-max" else ""
@@ -130,8 +124,8 @@ def _proven(gap: float, scheme: str, *, certify: bool) -> str:
 def _record(clients: Clients, rows: list[Prediction], row: Prediction) -> dict[str, Any]:
     ratio, schemes = clients.profile.beta_over_alpha, [each.numbers() for each in rows]
     record = {"k": row.k, "scheme": row.scheme, "beta_over_alpha": ratio, "schemes": schemes}
-    columns = {name: column.tolist() for name, column in _columns(row.design).items()}
-    if found := getattr(row.design, "solution", None):
+    columns = {name: column.tolist() for name, column in row.design.columns().items()}
+    if found := row.design.solution:
         values = {each.name: getattr(found, each.name) for each in fields(found)}
         record["solution"] = {
             name: value.tolist() if isinstance(value, np.ndarray) else value

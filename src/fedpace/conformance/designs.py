@@ -1,4 +1,4 @@
-"""What every design promises, checked by its draws and without asking for its type."""
+"""Suite for designs: their properties, checked by draws."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from fedpace.checks import FloatArray
 from fedpace.profile import Profile
 from fedpace.sampling.design import Design, Draw
 
-# Draws for each mean: enough to see a client whose weight is wrong by a tenth.
+# Draws for each mean: enough to detect a weight that is wrong by a tenth.
 ROUNDS = 2000
 # Draws of two generators in the same state.
 REPEATS = 20
 # Standard errors that a mean may be off by; one in 2 million is off by more.
 ERRORS = 5
-# The spread of fewer weights than this says little, so the largest weight bounds it.
+# With fewer weights than this, the largest weight bounds their spread.
 FEW = 30
-# Of a mean without any spread.
+# Tolerance of a mean without any spread.
 ROUNDING = 1e-9
 
 
 def check_design(
     make: Callable[[Profile, int], Design], *, exact_time: bool = True, seed: int = 0
 ) -> None:
-    """Raise AssertionError with a sentence unless designs keep what `Design` promises.
+    """Raise AssertionError unless designs have the properties that `Design` promises.
 
-    On a few small fleets, with everyone present and with some: clients are distinct, ascending
-    and present; weights are positive and p_i on average; no weight exceeds K times
-    `largest_weight`; the expected round time is that of the draws; the variance term is at
-    least 0; clients keep their numbers; and the generator alone decides on the draw. Means are
-    compared within five standard errors of 2000 draws.
+    On a few small fleets, with all clients present or some: clients are distinct, ascending and
+    present; weights are positive and p_i on average; no weight exceeds K times `largest_weight`;
+    the expected round time is that of the draws; the variance term is at least 0; clients keep
+    their numbers; and the draw depends on the generator only. Means are compared within five
+    standard errors of 2000 draws.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def check_design(
         Makes a design from a profile and K, such as a scheme does, and the seed of the draws.
     exact_time : bool
         Whether `expected_round_time` is exact. Otherwise it must only lie between the times of
-        the fastest and the slowest who are present.
+        the fastest and the slowest client present.
 
     Examples
     --------
@@ -56,7 +56,7 @@ def check_design(
 
 
 def _fleets() -> Iterator[tuple[Profile, int]]:
-    """Yield one client, six of whom some are alike, and twelve who are not; with a K each."""
+    """Yield one client, six with ties, and twelve without; with a K each."""
     yield Profile([1.0], [2.0], [1.0]), 2
     alike = Profile(np.arange(1, 7) / 21, [1, 1, 2, 2, 4, 4], [1, 2, 1, 3, 1, 2])
     yield alike, 1
@@ -66,18 +66,18 @@ def _fleets() -> Iterator[tuple[Profile, int]]:
 
 
 def _attendances(design: Design, n: int) -> Iterator[tuple[NDArray[np.bool_], Design]]:
-    """Yield who is present, and the design among them."""
+    """Yield the clients present, and the design among them."""
     number = np.arange(n)
     even, third = number % 2 == 0, number % 3 == 0
     yield np.ones(n, np.bool_), design
     yield even, design.among(even)
-    yield even, design.among(np.append(even, [True, True]))  # two came later than the design
+    yield even, design.among(np.append(even, [True, True]))  # two joined after the design
     yield number == n - 1, design.among(number == n - 1)
     yield even & third, design.among(even).among(third)
 
 
 class _Trial(NamedTuple):
-    """A design, and what it is to draw from."""
+    """A design and its fleet."""
 
     design: Design
     profile: Profile
@@ -86,7 +86,7 @@ class _Trial(NamedTuple):
     exact_time: bool
 
     def check(self, rng: np.random.Generator) -> None:
-        """Check what it says, then what it draws."""
+        """Check its properties, then its draws."""
         self._check_figures()
         self._check_repeats(int(rng.integers(2**32)))
         draws = [self.design.draw(rng) for _ in range(ROUNDS)]

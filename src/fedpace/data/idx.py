@@ -1,4 +1,4 @@
-"""Read the idx format of MNIST, from files that need not be trusted."""
+"""Read the idx format of MNIST from files that may be damaged or hostile."""
 
 from __future__ import annotations
 
@@ -24,19 +24,13 @@ MOST_BYTES = 2**30
 MOST_DIMENSIONS = 4
 UINT8 = 0x08
 GZIP = b"\x1f\x8b"
-# Deflate turns a byte into no more than this many, whatever it says.
+# Deflate expands a byte to at most this many.
 MOST_EXPANSION = 1032
 CHUNK = 2**20
-# What reading a damaged file raises, by its container.
+# Errors of damaged files; RuntimeError is an encrypted zip, or one of an unknown kind.
 DAMAGE = (
-    OSError,
-    EOFError,
-    zlib.error,
-    zipfile.BadZipFile,
-    struct.error,
-    ValueError,
-    RuntimeError,  # a zip that is encrypted, or of a kind that zipfile does not know
-)
+    OSError, EOFError, zlib.error, zipfile.BadZipFile, struct.error, ValueError, RuntimeError,
+)  # fmt: skip
 
 
 def read_idx(
@@ -48,12 +42,21 @@ def read_idx(
 ) -> NDArray[np.uint8]:
     """Read an array of bytes from an idx file, compressed with gzip or plain.
 
-    The file must hold neither less nor more than its header claims. Before memory is taken, the
-    claim is checked against `limit`, in bytes, and against what a file of this length can hold.
+    The size in the header is checked before memory is allocated, and must match the contents.
 
-    If `path` is a zip archive, `member` is the file within; nothing is unpacked to disk. `keep`
-    says which entries of the first dimension to return; the others take no memory.
+    Parameters
+    ----------
+    path : Path
+        The file, or a zip archive; nothing is unpacked to disk.
+    member : str, optional
+        File within the archive.
+    keep : array of bool, optional
+        Which entries of the first dimension to return; the others take no memory.
+    limit : int
+        Largest size in bytes.
 
+    Examples
+    --------
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "labels-idx1-ubyte")
     >>> _ = path.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 0, 9]))
@@ -66,9 +69,9 @@ def read_idx(
     """
     name = str(path) if member is None else f"{path}: {member}"
     try:
-        with _opened(path, member) as (stream, most):
+        with _open(path, member) as (stream, most):
             shape = _read_shape(stream, name)
-            _check_claim(shape, name, limit, most)
+            _check_size(shape, name, limit, most)
             return _read_rows(stream, name, shape, keep)
     except InputError:
         raise
@@ -77,7 +80,7 @@ def read_idx(
         raise InputError(f"{name}: cannot be read: {reason}; get the file again") from None
 
 
-def members(path: Path) -> list[str]:
+def list_members(path: Path) -> list[str]:
     """Return the names of the files in a zip archive."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -87,11 +90,11 @@ def members(path: Path) -> list[str]:
 
 
 @contextmanager
-def _opened(path: Path, member: str | None) -> Iterator[tuple[io.BufferedIOBase, int]]:
-    """Open a file, decompressed, and say how many bytes it can hold at most."""
+def _open(path: Path, member: str | None) -> Iterator[tuple[io.BufferedIOBase, int]]:
+    """Open a file, decompressed; yield it and the most bytes that it can hold."""
     if path.is_dir():
         raise InputError(f"{path}: is a directory; give the name of a file")
-    if path.exists() and not path.is_file():  # a pipe would wait for ever
+    if path.exists() and not path.is_file():  # reading a pipe would block
         raise InputError(f"{path}: is not an ordinary file; give the name of one")
     with ExitStack() as stack:
         stream: io.BufferedIOBase = stack.enter_context(path.open("rb"))
@@ -113,52 +116,40 @@ def _entry(archive: zipfile.ZipFile, path: Path, member: str) -> zipfile.ZipInfo
     if member not in archive.namelist():
         raise InputError(f"{path}: must hold {member}, got none; get the archive again")
     entry = archive.getinfo(member)
-    # Other kinds are decompressed in one go, however large.
+    # Other kinds are decompressed in one go, of any size.
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise InputError(
-            f"{path}: {member} must be stored or deflated, got kind {entry.compress_type}; "
-            "get the archive again"
-        )
+        got = f"kind {entry.compress_type}; get the archive again"
+        raise InputError(f"{path}: {member} must be stored or deflated, got {got}")
     return entry
 
 
 def _read_shape(stream: io.BufferedIOBase, name: str) -> tuple[int, ...]:
-    magic = bytes(_filled(stream, np.empty(4, dtype=np.uint8), name))
+    magic = bytes(_fill(stream, np.empty(4, dtype=np.uint8), name))
     if magic[:2] != b"\0\0":
-        raise InputError(
-            f"{name}: must start with two zero bytes, got 0x{magic[:2].hex()}; "
-            "give an idx file, such as train-images-idx3-ubyte.gz"
-        )
+        got = f"0x{magic[:2].hex()}; give an idx file, such as train-images-idx3-ubyte.gz"
+        raise InputError(f"{name}: must start with two zero bytes, got {got}")
     kind, dimensions = magic[2:]
     if kind != UINT8:
-        raise InputError(
-            f"{name}: must hold unsigned bytes, type 0x08, got type 0x{kind:02x}; "
-            "give images or labels as bytes"
-        )
+        got = f"type 0x{kind:02x}; give images or labels as bytes"
+        raise InputError(f"{name}: must hold unsigned bytes, type 0x08, got {got}")
     if not 1 <= dimensions <= MOST_DIMENSIONS:
-        raise InputError(
-            f"{name}: must have 1 to {MOST_DIMENSIONS} dimensions, got {dimensions}; "
-            "give images or labels"
-        )
-    header = _filled(stream, np.empty(4 * dimensions, dtype=np.uint8), name)
+        got = f"{dimensions}; give images or labels"
+        raise InputError(f"{name}: must have 1 to {MOST_DIMENSIONS} dimensions, got {got}")
+    header = _fill(stream, np.empty(4 * dimensions, dtype=np.uint8), name)
     return tuple(int(length) for length in header.view(">u4"))
 
 
-def _check_claim(shape: tuple[int, ...], name: str, limit: int, most: int) -> None:
+def _check_size(shape: tuple[int, ...], name: str, limit: int, most: int) -> None:
     """Refuse sizes that are zero, above the limit, or more than the file can hold."""
-    size = math.prod(shape)
+    size, claim = math.prod(shape), _product(shape)
     if size == 0:
-        raise InputError(f"{name}: must hold something, got {_product(shape)}; get the file again")
+        raise InputError(f"{name}: must hold something, got {claim}; get the file again")
     if size > limit:
-        raise InputError(
-            f"{name}: must hold at most {limit:,} bytes, got a header that claims "
-            f"{_product(shape)}; get the file again"
-        )
+        got = f"a header that claims {claim}; get the file again"
+        raise InputError(f"{name}: must hold at most {limit:,} bytes, got {got}")
     if size > most:
-        raise InputError(
-            f"{name}: must hold the {_product(shape)} that its header claims, got a file too "
-            "short for them; get the whole file"
-        )
+        got = "a file too short for them; get the complete file"
+        raise InputError(f"{name}: must hold the {claim} that its header claims, got {got}")
 
 
 def _product(shape: tuple[int, ...]) -> str:
@@ -168,34 +159,32 @@ def _product(shape: tuple[int, ...]) -> str:
 def _read_rows(
     stream: io.BufferedIOBase, name: str, shape: tuple[int, ...], keep: NDArray[np.bool_] | None
 ) -> NDArray[np.uint8]:
-    """Read the entries to keep, and make sure that nothing follows the last."""
+    """Read the entries to keep, and refuse trailing bytes."""
     if keep is None:
-        keep = np.broadcast_to(True, shape[:1])  # which takes no memory
+        keep = np.broadcast_to(True, shape[:1])  # takes no memory
     if keep.shape != shape[:1]:
-        raise InputError(
-            f"{name}: must hold {keep.size:,} entries, got {shape[0]:,}; "
-            "give images and labels of the same split"
-        )
+        got = f"{shape[0]:,}; give images and labels of the same split"
+        raise InputError(f"{name}: must hold {keep.size:,} entries, got {got}")
     array = np.empty((int(keep.sum()), *shape[1:]), dtype=np.uint8)
     rows = max(1, CHUNK // math.prod(shape[1:]))
     block = np.empty((min(rows, shape[0]), *shape[1:]), dtype=np.uint8)
     done = 0
     for start in range(0, shape[0], rows):
         wanted = keep[start : start + rows]
-        chosen = _filled(stream, block[: wanted.size], name)[wanted]
-        array[done : done + len(chosen)] = chosen
-        done += len(chosen)
+        kept = _fill(stream, block[: wanted.size], name)[wanted]
+        array[done : done + len(kept)] = kept
+        done += len(kept)
     if stream.read(1):
         raise InputError(f"{name}: must end after {_product(shape)}, got more; get the file again")
     return array
 
 
-def _filled(stream: io.BufferedIOBase, array: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
+def _fill(stream: io.BufferedIOBase, array: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
     """Fill an array from a stream, a chunk at a time."""
     missing = array.reshape(-1).data
     while len(missing):
         count = stream.readinto(missing[:CHUNK])
         if not count:
-            raise InputError(f"{name}: must go on, got its end too soon; get the whole file")
+            raise InputError(f"{name}: must go on, got its end too soon; get the complete file")
         missing = missing[count:]
     return array

@@ -1,16 +1,17 @@
-"""Digits and letters: pools of images, and clients who each hold a few classes of them."""
+"""Images of digits and letters, and clients that each hold a few classes of them."""
 
 from __future__ import annotations
 
 import string
+from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpace.data.idx import read_idx
-from fedpace.data.image_files import Source, file_names, pool_files
+from fedpace.data.datasets import find_file, missing
+from fedpace.data.idx import list_members, read_idx
 from fedpace.data.partition import check_test_share, classes_per_client
 from fedpace.data.shards import Split, hold_out
 from fedpace.errors import InputError, nearest
@@ -23,30 +24,44 @@ POOLS = tuple(NAMES)
 CLASSES = {name: len(names) for name, names in NAMES.items()}
 SIDE = 28
 MNIST_TRAINING = 60_000
-# Of the labels of MNIST's training split: Fashion-MNIST has files of the same names and sizes.
+# CRC-32 of the training labels: Fashion-MNIST has files of the same names and sizes.
 MNIST_CHECKSUM = 3121080559
 # EMNIST ByClass numbers digits from 0, capitals from 10, small letters from 36.
 FIRST_SMALL, LABELS = 36, 62
 
 
-class Pool(NamedTuple):
-    """Images to deal out.
+ARCHIVE = "gzip.zip"
+BY_CLASS = ("emnist-byclass-train", "emnist-byclass-test")
 
-    `x` holds an image per row, in [0, 1], upright, row by row; `y` its class from 0; `names` what
-    the classes are called.
-    """
+
+class Pool(NamedTuple):
+    """All images of a dataset: one per row in [0, 1], their classes from 0, the classes' names."""
 
     x: NDArray[np.float32]
     y: NDArray[np.int64]
     names: tuple[str, ...]
 
 
+class Source(NamedTuple):
+    """A file, or a member of a zip archive."""
+
+    path: Path
+    member: str | None = None
+
+
+class Files(NamedTuple):
+    """The images of a split, and their labels."""
+
+    images: Source
+    labels: Source
+
+
 def load_pool(name: str, *, official: bool = True) -> Pool:
     """Read all images of a pool: MNIST's training split, or EMNIST's small letters.
 
-    Small letters come from emnist-lower-*, a ready subset, if it is there; else from whatever
-    there is of the official ByClass splits, as files or within the official archive. With
-    `official` False, MNIST's files may be other images of the same form, such as Fashion-MNIST.
+    Small letters come from emnist-lower-*, a ready subset, or else from the official ByClass
+    splits, as files or within the official archive. With `official` False, MNIST's files may be
+    other images of the same form, such as Fashion-MNIST.
     """
     if name not in POOLS:
         raise InputError(f"pool must be a known name, got '{name}'; {nearest(name, POOLS)}")
@@ -61,15 +76,15 @@ def load_pool(name: str, *, official: bool = True) -> Pool:
         images = _read_images(each.images, keep)
         # EMNIST's files hold the columns of an image where others hold its rows.
         upright = images if name == "mnist" else images.swapaxes(1, 2)
-        # Straight into x: the whole of EMNIST fits once, but not twice.
+        # Straight into x: EMNIST fits into memory once, but not twice.
         np.divide(upright, 255, out=part, dtype=np.float32)
     return Pool(x.reshape(-1, SIDE * SIDE), y, NAMES[name])
 
 
-def standardised(pool: Pool) -> Pool:
+def standardise(pool: Pool) -> Pool:
     """Shift and scale all pixels alike, to mean 0 and variance 1 over the pool.
 
-    >>> standardised(Pool(np.float32([[0, 1]]), np.array([0]), ("a",))).x
+    >>> standardise(Pool(np.float32([[0, 1]]), np.array([0]), ("a",))).x
     array([[-1.,  1.]], dtype=float32)
     """
     # Summed in float64: a sum over 4e7 pixels in float32 loses digits.
@@ -86,11 +101,10 @@ def image_split(
     most: int,
     test_share: float = 0.1,
 ) -> Split:
-    """Deal images out to clients of few classes, who train on `sizes` of them each.
+    """Give each client `sizes` images for training, of `fewest` to `most` classes.
 
-    No image is dealt out twice. A client holds back the share `test_share` of its samples:
-    `sizes` are the other 1 − test_share. It has `fewest` to `most` classes: see
-    `classes_per_client`.
+    No image is used twice. `sizes` are 1 − test_share of a client's images; it holds back the
+    others for testing. See `classes_per_client`.
 
     >>> pool = Pool(np.eye(40, dtype=np.float32), np.repeat([0, 1], 20), ("a", "b"))
     >>> split = image_split(pool, [18, 9], np.random.default_rng(0), fewest=1, most=2)
@@ -100,9 +114,8 @@ def image_split(
     check_test_share(test_share)
     kept = np.asarray(sizes)
     if kept.ndim != 1 or not np.issubdtype(kept.dtype, np.integer) or (kept < 1).any():
-        raise InputError(
-            f"sizes must be positive integers, got {sizes!r:.60}; give one size per client"
-        )
+        got = f"{sizes!r:.60}; give one size per client"
+        raise InputError(f"sizes must be positive integers, got {got}")
     held_out = np.maximum(np.rint(kept * test_share / (1 - test_share)), 1).astype(np.int64)
     total = int((kept + held_out).sum())
     if total > pool.y.size:
@@ -114,39 +127,80 @@ def image_split(
     return hold_out([pool.x[part] for part in parts], [pool.y[part] for part in parts], kept)
 
 
+def pool_files(name: str) -> list[Files]:
+    """Return the files of "mnist" or "emnist-lower"; an error names the missing ones."""
+    dataset, stem = ("mnist", "train") if name == "mnist" else ("emnist", "emnist-lower")
+    if ready := _find_split(dataset, stem):
+        return [ready]
+    if name == "mnist":
+        raise missing("mnist", " and ".join(_file_names("train")))
+    return _find_by_class()
+
+
+def _find_by_class() -> list[Files]:
+    """Return the ByClass splits, as files or else within the archive."""
+    found = [files for stem in BY_CLASS if (files := _find_split("emnist", stem))]
+    archive = find_file("emnist", ARCHIVE)
+    if not found and archive:
+        members = set(list_members(archive))
+        names = [[f"gzip/{name}" for name in _file_names(stem)] for stem in BY_CLASS]
+        pairs = [pair for pair in names if set(pair) <= members]
+        found = [Files(*(Source(archive, name) for name in pair)) for pair in pairs]
+        if not found:
+            remedy = "get the official archive: fedpace data fetch emnist"
+            raise InputError(f"{archive}: must hold {names[0][0]}, got other files; {remedy}")
+    if not found:
+        raise missing("emnist", f"{' and '.join(_file_names(BY_CLASS[0]))} (or {ARCHIVE})")
+    return found
+
+
+def _find_split(dataset: str, stem: str) -> Files | None:
+    """Return the images and labels of a split, or None where neither exists."""
+    names = _file_names(stem)
+    images, labels = (find_file(dataset, name) for name in names)
+    if images and labels:
+        return Files(Source(images), Source(labels))
+    alone, lacking = (images, names[1]) if images else (labels, names[0])
+    if alone:
+        remedy = f"put {lacking} into {alone.parent}"
+        raise InputError(f"{alone}: must be accompanied by {lacking}, got it alone; {remedy}")
+    return None
+
+
+def _file_names(stem: str) -> tuple[str, str]:
+    """Return the names of the files with the images and the labels of a split.
+
+    >>> _file_names("train")
+    ('train-images-idx3-ubyte.gz', 'train-labels-idx1-ubyte.gz')
+    """
+    return f"{stem}-images-idx3-ubyte.gz", f"{stem}-labels-idx1-ubyte.gz"
+
+
 def _read_labels(source: Source, name: str, *, official: bool) -> NDArray[np.uint8]:
     ready = source.path.name.startswith("emnist-lower")
     lowest, highest = (0, 9) if name == "mnist" else (FIRST_SMALL if ready else 0, LABELS - 1)
     labels = read_idx(source.path, member=source.member)
+    problem = ""
     if labels.ndim != 1:
-        raise InputError(
-            f"{source.path}: must hold one label per image, got {labels.ndim} dimensions; "
-            "give a file named labels-idx1"
-        )
-    least, largest = int(labels.min()), int(labels.max())
-    if least < lowest or largest > highest:
-        raise InputError(
-            f"{source.path}: must hold labels from {lowest} to {highest}, got {least} to "
-            f"{largest}; give the official files"
-        )
-    if name == "mnist" and labels.size != MNIST_TRAINING:
-        raise InputError(
-            f"{source.path}: must hold the {MNIST_TRAINING:,} labels of the training split, "
-            f"got {labels.size:,}; put {' and '.join(file_names('train'))} of MNIST there"
-        )
-    if name == "mnist" and official and crc32(labels.tobytes()) != MNIST_CHECKSUM:
-        raise InputError(
-            f"{source.path}: must hold the labels of MNIST, got others (Fashion-MNIST has the same "
-            "names); give the official files, or say with data.official=false that these are meant"
-        )
+        got = f"{labels.ndim} dimensions; give a file named labels-idx1"
+        problem = f"one label per image, got {got}"
+    elif labels.min() < lowest or labels.max() > highest:
+        got = f"{labels.min()} to {labels.max()}; give the official files"
+        problem = f"labels from {lowest} to {highest}, got {got}"
+    elif name == "mnist" and labels.size != MNIST_TRAINING:
+        got = f"{labels.size:,}; put {' and '.join(_file_names('train'))} of MNIST there"
+        problem = f"the {MNIST_TRAINING:,} labels of the training split, got {got}"
+    elif name == "mnist" and official and crc32(labels.tobytes()) != MNIST_CHECKSUM:
+        got = "others (Fashion-MNIST has the same names); give the official files, or set "
+        problem = f"the labels of MNIST, got {got}data.official=false to use these"
+    if problem:
+        raise InputError(f"{source.path}: must hold {problem}")
     return labels
 
 
 def _read_images(source: Source, keep: NDArray[np.bool_]) -> NDArray[np.uint8]:
     images = read_idx(source.path, member=source.member, keep=keep)
     if images.shape[1:] != (SIDE, SIDE):
-        raise InputError(
-            f"{source.path}: must hold images of {SIDE} × {SIDE}, got shape {images.shape}; "
-            "give the official files"
-        )
+        got = f"shape {images.shape}; give the official files"
+        raise InputError(f"{source.path}: must hold images of {SIDE} × {SIDE}, got {got}")
     return images

@@ -1,30 +1,20 @@
-"""Who holds how much, and of what.
+"""Partition a pool of samples among clients.
 
-`iid`, `dirichlet` and `classes_per_client` deal out a pool of M samples whose classes are
-`labels`, integers; `rng` decides who gets what. Each returns one array per client: its rows of
-the pool, in random order.
+`dirichlet` and `classes_per_client` take the classes of M samples, integers, and return one array
+per client: its rows of the pool, in random order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.checks import IntArray, refuse_first
-from fedpace.data.dealing import drawn, filled, make_room
-from fedpace.data.shards import AnyFloats, Split, hold_out
+from fedpace.checks import FloatArray, IntArray, refuse_first
 from fedpace.errors import InputError
 
 
 def power_law_sizes(
-    n: int,
-    total: int,
-    rng: np.random.Generator,
-    *,
-    exponent: float = 1.5,
-    smallest: int = 1,
+    n: int, total: int, rng: np.random.Generator, *, exponent: float = 1.5, smallest: int = 1
 ) -> IntArray:
     """Draw N sizes from a power law that sum to `total` exactly, none below `smallest`.
 
@@ -35,7 +25,9 @@ def power_law_sizes(
     if n < 1:
         raise InputError(f"n must be at least 1, got {n}; give the number of clients")
     if smallest < 1:
-        raise InputError(f"smallest must be at least 1, got {smallest}; give a sample to everyone")
+        raise InputError(
+            f"smallest must be at least 1, got {smallest}; every client needs a sample"
+        )
     spare = total - n * smallest
     if spare < 0:
         raise InputError(
@@ -56,35 +48,16 @@ def power_law_sizes(
     return sizes + smallest
 
 
-def iid(labels: ArrayLike, sizes_or_n: ArrayLike, rng: np.random.Generator) -> list[IntArray]:
-    """Deal the pool out at random, whatever the labels; no row twice.
-
-    `sizes_or_n` are the samples of each client; or N, for clients that share the whole pool as
-    equally as possible.
-
-    >>> [part.size for part in iid(np.zeros(7, dtype=int), 3, np.random.default_rng(0))]
-    [3, 2, 2]
-    """
-    total = _checked_labels(labels).size
-    sizes = _checked_sizes(sizes_or_n, total)
-    if sizes.sum() > total:
-        raise InputError(
-            f"sizes must sum to at most {total}, the samples in the pool, got {sizes.sum()}; "
-            "ask for fewer"
-        )
-    return np.split(rng.permutation(total)[: sizes.sum()], np.cumsum(sizes)[:-1])
-
-
 def dirichlet(
     labels: ArrayLike, n: int, rng: np.random.Generator, *, concentration: float
 ) -> list[IntArray]:
-    """Deal out the whole pool, equally much to each of N clients, of classes that differ.
+    """Divide the pool equally among N clients, with classes that differ between clients.
 
     Client i's label proportions are π_i ~ Dir(α C s), with α > 0 the `concentration` and s the
-    pool's own proportions of its C classes: Dir(α, …, α) where classes are equally frequent. A
-    small α gives clients with hardly more than one class, a large one clients like the pool.
-    Where a class has been dealt out, clients that want more of it draw again among the others.
-    Every row is dealt out once, so N is at most M.
+    pool's proportions of its C classes: Dir(α, …, α) if classes are equally frequent. A small α
+    gives clients with hardly more than one class, a large one clients like the pool. When a class
+    is used up, clients that want more of it draw again among the others. Every row is used once,
+    so N is at most M.
 
     >>> parts = dirichlet([0, 0, 1, 1], 2, np.random.default_rng(0), concentration=0.5)
     >>> sorted(np.concatenate(parts).tolist())
@@ -107,24 +80,18 @@ def dirichlet(
     counts = np.bincount(classes)
     wishes = rng.dirichlet(concentration * counts.size * counts / classes.size, sizes.size)
     seats = rng.permutation(np.repeat(np.arange(sizes.size), sizes))
-    return filled(seats, drawn(wishes[seats], rng), wishes, classes, rng)
+    return fill_seats(seats, draw_classes(wishes[seats], rng), wishes, classes, rng)
 
 
 def classes_per_client(
-    labels: ArrayLike,
-    sizes: ArrayLike,
-    rng: np.random.Generator,
-    *,
-    fewest: int,
-    most: int,
+    labels: ArrayLike, sizes: ArrayLike, rng: np.random.Generator, *, fewest: int, most: int
 ) -> list[IntArray]:
     """Give each client a few classes, and `sizes` samples spread evenly over them.
 
-    The number of a client's classes is drawn between `fewest` and `most`, independently of its
-    size but no larger, and then which classes. Where more of a class is wanted than there is,
-    smaller clients exchange it for one that has room, or get more classes, up to `most`. A client
-    gets more than `most` only if that is not enough, because clients want nearly all of the pool.
-    No sample is dealt out twice before all have been once.
+    The number of a client's classes is drawn between `fewest` and `most`, but not above its size,
+    and then the classes. If a class is too small for all clients that drew it, smaller clients
+    exchange it for another or get more classes, up to `most`, and beyond only if clients need
+    nearly the complete pool. No sample is used twice before all are used once.
 
     >>> labels = np.repeat([0, 1, 2], 10)
     >>> parts = classes_per_client(labels, [6, 4], np.random.default_rng(0), fewest=2, most=2)
@@ -154,13 +121,11 @@ def classes_per_client(
         wishes[i, own] = 1
     order = rng.permutation(int(amounts.sum()))
     seats = np.repeat(np.arange(amounts.size), amounts)[order]
-    return filled(seats, np.concatenate(wanted)[order], wishes, classes, rng)
+    return fill_seats(seats, np.concatenate(wanted)[order], wishes, classes, rng)
 
 
 def by_column(values: ArrayLike) -> list[IntArray]:
-    """Give the rows of each value of a column, such as a user's or a hospital's name, to a client.
-
-    Clients come in the order of the values.
+    """Make one client for each value of a column, such as a user, in the order of the values.
 
     >>> by_column(["b", "a", "b"])
     [array([1]), array([0, 2])]
@@ -174,39 +139,14 @@ def by_column(values: ArrayLike) -> list[IntArray]:
     return np.split(order, np.cumsum(np.bincount(clients))[:-1])
 
 
-def split_pool(
-    x: AnyFloats, labels: ArrayLike, parts: Sequence[IntArray], *, test_share: float = 0.1
-) -> Split:
-    """Give clients their `parts` of a pool; each holds back a share for testing.
-
-    `x` are the pool's inputs, of shape (M, features). A client with two samples or more holds
-    back at least one, and trains on at least one.
-
-    >>> split = split_pool(np.eye(4), [0, 1, 0, 1], [np.array([3, 0]), np.array([1, 2])])
-    >>> split.train.y, split.test.y
-    (array([1, 1]), array([0, 0]))
-    """
-    check_test_share(test_share)
-    lengths = np.array([part.size for part in parts])
-    if lengths.size == 0 or lengths.min() < 1 or lengths.max() < 2:
-        raise InputError(
-            f"parts must hold a sample per client and two for one of them, got sizes "
-            f"{lengths.tolist()!s:.60}; give more samples or fewer clients"
-        )
-    y = np.asarray(labels)
-    held_out = np.clip(np.rint(test_share * lengths), 1, None).astype(np.int64)
-    kept = np.maximum(lengths - held_out, 1)
-    return hold_out([x[part] for part in parts], [y[part] for part in parts], kept)
-
-
 def check_test_share(test_share: float) -> None:
-    """Refuse a share that leaves nothing to train on, or nothing to test on."""
+    """Refuse a share that leaves nothing to train or to test on."""
     if not 0 < test_share < 1:
         raise InputError(f"test_share must lie between 0 and 1, got {test_share}; 0.1 is usual")
 
 
 def _checked_labels(labels: ArrayLike) -> IntArray:
-    """Return the classes that occur, numbered from 0 without gaps."""
+    """Return the classes, numbered from 0 without gaps."""
     array = np.asarray(labels)
     if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
         raise InputError(
@@ -234,3 +174,106 @@ def _checked_sizes(sizes_or_n: ArrayLike, total: int) -> IntArray:
         return total // n + (np.arange(n) < total % n)
     refuse_first("sizes", array, array < 1, "be at least 1", "drop clients without samples")
     return array.astype(np.int64)
+
+
+def make_room(
+    wanted: list[IntArray], counts: IntArray, most: int, rng: np.random.Generator
+) -> None:
+    """Exchange classes that are too small for all who want them; large clients choose first."""
+    if (np.bincount(np.concatenate(wanted), minlength=counts.size) <= counts).all():
+        return
+    left = counts.copy()
+    for i in sorted(range(len(wanted)), key=lambda i: -wanted[i].size):
+        wants = np.bincount(wanted[i], minlength=counts.size)
+        if (wants > left).any():
+            own = _with_room(np.flatnonzero(wants), wanted[i].size, left, most, rng)
+            if own is None:
+                continue  # more than is left: it draws other classes when these are used up
+            wanted[i] = np.repeat(own, _even_shares(wanted[i].size, left[own]))
+            wants = np.bincount(wanted[i], minlength=counts.size)
+        left -= wants
+
+
+def _with_room(
+    own: IntArray, size: int, left: IntArray, most: int, rng: np.random.Generator
+) -> IntArray | None:
+    """Return classes for `size` samples, with as few changes as possible."""
+    for count in range(own.size, min(most, size) + 1):
+        roomy = left >= -(-size // count)
+        kept = own[roomy[own]]
+        others = np.setdiff1d(np.flatnonzero(roomy), kept)
+        if kept.size + others.size >= count:
+            return np.append(kept, rng.choice(others, count - kept.size, replace=False))
+    # Unequal shares.
+    fullest = np.argsort(-left, kind="stable")[: min(most, size)]
+    return fullest if left[fullest].sum() >= size else None
+
+
+def _even_shares(size: int, room: IntArray) -> IntArray:
+    """Divide `size` as evenly as `room` allows.
+
+    >>> _even_shares(10, np.array([9, 2, 9]))
+    array([4, 2, 4])
+    """
+    shares = np.zeros_like(room)
+    for place, entry in enumerate(np.argsort(room, kind="stable")):
+        shares[entry] = min(room[entry], (size - shares.sum()) // (room.size - place))
+    return shares
+
+
+def fill_seats(
+    seats: IntArray,
+    wanted: IntArray,
+    wishes: FloatArray,
+    classes: IntArray,
+    rng: np.random.Generator,
+) -> list[IntArray]:
+    """Give every seat a sample, of the class it wants if possible.
+
+    `seats` are clients, in random order. Seats without a sample draw again, by their client's
+    `wishes` among the remaining classes; each pass but the last uses up a class.
+    """
+    wishes = wishes.copy()
+    shuffled = rng.permutation(classes.size)
+    pool = shuffled[np.argsort(classes[shuffled], kind="stable")]
+    counts = np.bincount(classes)
+    first, left = np.cumsum(counts) - counts, counts.copy()
+    rows = np.full(seats.size, -1)
+    waiting = np.arange(seats.size)
+    while True:
+        place = _place_among_equals(wanted)
+        served = place < left[wanted]
+        taken = wanted[served]
+        rows[waiting[served]] = pool[(first + counts - left)[taken] + place[served]]
+        left -= np.bincount(taken, minlength=counts.size)
+        waiting = waiting[~served]
+        if waiting.size == 0:
+            return [rows[seats == i] for i in range(len(wishes))]
+        if not left.any():
+            left = counts.copy()  # more is wanted than the pool has: use it once more
+        for i in np.unique(seats[waiting]):
+            if not wishes[i, left > 0].any():
+                wishes[i, rng.choice(counts.size, p=left / left.sum())] = 1
+        wanted = draw_classes(wishes[seats[waiting]] * (left > 0), rng)
+
+
+def draw_classes(chances: FloatArray, rng: np.random.Generator) -> IntArray:
+    """Draw a class for each row of chances, which need not sum to 1."""
+    heights = np.cumsum(chances, axis=1)
+    # A share of the last entry, so that rounding cannot exceed it; classes without a chance have
+    # no height and are never drawn.
+    below = heights <= rng.random((len(chances), 1)) * heights[:, -1:]
+    return np.asarray(below.sum(axis=1))
+
+
+def _place_among_equals(values: IntArray) -> IntArray:
+    """Return the number of equal entries before each.
+
+    >>> _place_among_equals(np.array([5, 7, 5, 5]))
+    array([0, 0, 1, 2])
+    """
+    order = np.argsort(values, kind="stable")
+    _, starts, repeats = np.unique(values[order], return_index=True, return_counts=True)
+    place = np.empty(values.size, dtype=np.int64)
+    place[order] = np.arange(values.size) - np.repeat(starts, repeats)
+    return place

@@ -1,4 +1,4 @@
-"""All samples in two arrays, and where each client's begin."""
+"""All samples in two arrays, with the offsets of the clients."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from fedpace.checks import IntArray
 from fedpace.errors import InputError
 
 AnyFloats: TypeAlias = NDArray[np.floating[Any]]
-# Classes, or what else is to be predicted: numbers, several of them, the next tokens.
+# Classes, numbers, vectors or tokens.
 Labels: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Shards:
-    """Hold the samples of all clients, client after client.
+    """The samples of all clients, client after client.
 
     Parameters
     ----------
     x : array of (M, …)
         Inputs, a sample each.
     y : array of (M,) or (M, …)
-        What is to be predicted: classes, integers from 0, or numbers.
+        Targets: classes, integers from 0, or numbers.
     offsets : array of N + 1
         Client i holds the rows offsets[i] to offsets[i + 1].
 
@@ -60,7 +60,7 @@ class Shards:
 
     @classmethod
     def from_clients(cls, xs: Sequence[AnyFloats], ys: Sequence[Labels]) -> Shards:
-        """Join one pair of arrays per client; labels that are no integers stay what they are."""
+        """Join one pair of arrays per client; integer labels become int64."""
         offsets = np.cumsum([0, *(len(y) for y in ys)], dtype=np.int64)
         y = np.concatenate(ys)
         return cls(np.concatenate(xs), y.astype(np.int64) if y.dtype.kind in "iub" else y, offsets)
@@ -86,7 +86,7 @@ class Shards:
 
     @property
     def common_labels(self) -> IntArray:
-        """The class that is most common with each client; the first of several, 0 for none."""
+        """The most common class of each client; the first of several, 0 for none."""
         clients = np.repeat(np.arange(self.n), self.sizes)
         counts = np.bincount(clients * self.classes + self.y, minlength=self.n * self.classes)
         labels: IntArray = counts.reshape(self.n, self.classes).argmax(axis=1)
@@ -100,7 +100,7 @@ class Shards:
 
 
 class Split(NamedTuple):
-    """What clients train on, and what each of them holds back for testing."""
+    """The samples for training, and those held back for testing."""
 
     train: Shards
     test: Shards

@@ -1,4 +1,4 @@
-"""Synthetic(α, β): logistic data whose model and inputs differ from client to client."""
+"""Synthetic(α, β): logistic data whose model and inputs differ between clients."""
 
 from __future__ import annotations
 
@@ -31,10 +31,8 @@ def synthetic(
 
     Client i has its own model W_i ~ N(u_i, 1), b_i ~ N(u_i, 1), u_i ~ N(0, α), and its own inputs
     x ~ N(v_i, Σ), v_i ~ N(B_i, 1), B_i ~ N(0, β), Σ diagonal with entries j^−1.2; the class is
-    the largest entry of W_i x + b_i. α and β are variances. (α changes no label, for u_i shifts
-    all scores alike; it is kept because the data set is named by it.) x has `features` entries, y
-    is one of `classes`. A client holds back the share `test_share` of its samples: `sizes` are
-    the other 1 − test_share.
+    the largest entry of W_i x + b_i. α and β are variances. α changes no label, because u_i shifts
+    all scores alike. `sizes` are 1 − test_share of a client's samples; the others are held back.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""The same loop over a Flower federation."""
+"""Adaptive client sampling for Flower federations."""
 
 from fedpace.errors import MissingExtraError
 
@@ -9,14 +9,16 @@ except ImportError as error:
         "fedpace.flower needs Flower 1.22 or newer; install it with: pip install 'fedpace[flower]'"
     ) from error
 
-from fedpace.estimation.policy import Pilots, WarmUp
-from fedpace.flower.client import GradientNorms, described, measured
-from fedpace.flower.grid_backend import Training
-from fedpace.flower.private import private
+from fedpace.backends.privacy import Privacy
+from fedpace.flower.backend import StartArguments
+from fedpace.flower.client import GradientNorms, answer_query, measure_mod, privacy_mod
 from fedpace.flower.strategy import AdaptiveSampling
-from fedpace.rounds.privacy import Privacy
+from fedpace.samplers.build import Pilots, WarmUp
+
+# Names until version 0.1, which ClientApps in the field still import.
+described, measured, private = answer_query, measure_mod, privacy_mod
 
 __all__ = [
-    "AdaptiveSampling", "GradientNorms", "Pilots", "Privacy", "Training", "WarmUp", "described",
-    "measured", "private",
+    "AdaptiveSampling", "GradientNorms", "Pilots", "Privacy", "StartArguments", "WarmUp",
+    "answer_query", "measure_mod", "privacy_mod",
 ]  # fmt: skip

@@ -1,4 +1,6 @@
-"""What a client may add: how long it computed, and how much its data still teach."""
+"""Additions to a ClientApp: measurements, answers to queries, and local privacy."""
+
+from __future__ import annotations
 
 import logging
 import math
@@ -7,11 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 from flwr.app import Context, Message, MessageType, MetricRecord, RecordDict
 
+from fedpace.backends.privacy import Privacy
 from fedpace.errors import InputError
+from fedpace.flower.messages import Layout, arrays_of, metrics_of
 
 # Names of metrics in a reply; the first is Flower's own.
 SAMPLES = "num-examples"
@@ -20,12 +25,15 @@ STEPS = "local-steps"
 COMPUTING = "computing-seconds"
 LOSS = "initial-loss"
 PARTITION = "partition-id"
+# Metrics that a private client still reports: amounts, nothing that depends on the samples.
+RELEASED = (SAMPLES, STEPS, COMPUTING, PARTITION)
 
+Next: TypeAlias = Callable[[Message, Context], Message]
 log = logging.getLogger("flwr")
 
 
 class GradientNorms:
-    """Collect gradients step by step, for those who prefer it explicit.
+    """Collect gradients step by step, where `measure_mod` cannot see them.
 
     >>> import numpy as np
     >>> norms = GradientNorms()
@@ -44,13 +52,13 @@ class GradientNorms:
         self._began = time.perf_counter()
 
     def add(self, gradients: Iterable[Any]) -> None:
-        """Note the gradients of one step: NumPy arrays or PyTorch tensors."""
+        """Add the gradients of one step: NumPy arrays or PyTorch tensors."""
         squares = [_square(each) for each in gradients if each is not None]
-        if squares:  # numbers stay where they are: on a GPU, reading them would make it wait
+        if squares:  # numbers stay on their device: reading one from a GPU would synchronise it
             self._squares.append(sum(squares[1:], start=squares[0]))
 
     def metrics(self) -> dict[str, int | float]:
-        """Return what to add to the reply's metrics."""
+        """Return the metrics to add to the reply."""
         seconds, steps = time.perf_counter() - self._began, len(self._squares)
         if not steps:
             return {COMPUTING: seconds}
@@ -59,24 +67,22 @@ class GradientNorms:
 
 
 def _square(gradient: Any) -> Any:
-    """Return the sum of the squares, in 32 bits or more: those of 16 bits end at 65504."""
+    """Return the sum of squares, in 32 bits or more: 16 bits overflow at 65504."""
     if gradient.dtype.itemsize < 4:
         gradient = gradient.float() if hasattr(gradient, "float") else gradient.astype("float32")
     return (gradient * gradient).sum()
 
 
-def measured(
-    message: Message, context: Context, call_next: Callable[[Message, Context], Message]
-) -> Message:
+def measure_mod(message: Message, context: Context, call_next: Next) -> Message:
     """Add computing seconds, and with PyTorch gradient norms, to the replies of a train function.
 
-    A Flower mod: `ClientApp(mods=[measured])`. The train function stays as it is. Every step of a
-    PyTorch optimiser in it counts; with another framework use `GradientNorms`, or add nothing.
+    A Flower mod: `ClientApp(mods=[measure_mod])`. The train function stays as it is. Every step of
+    a PyTorch optimiser in it counts; with another framework use `GradientNorms`, or add nothing.
     """
     if not message.metadata.message_type.startswith(MessageType.TRAIN):
         return call_next(message, context)
     norms = GradientNorms()
-    with _watched_optimisers(norms):
+    with _watch_optimisers(norms):
         reply = call_next(message, context)
     if reply.has_content():
         if not reply.content.metric_records:
@@ -88,15 +94,14 @@ def measured(
     return reply
 
 
-def described(message: Message, context: Context, samples: int | None = None) -> Message:
-    """Answer a query: which partition this is, and how many samples it has.
+def answer_query(message: Message, context: Context, samples: int | None = None) -> Message:
+    """Answer a query with the partition of this client and its number of samples.
 
-    With it the server knows p_i before the first round, and a SuperNode that is started again is
-    the client it was::
+    The server then knows p_i before the first round, and recognises a restarted SuperNode::
 
         @app.query()
         def query(message, context):
-            return described(message, context, samples=len(my_data(context)))
+            return answer_query(message, context, samples=len(my_data(context)))
     """
     metrics = MetricRecord()
     partition = context.node_config.get(PARTITION)
@@ -105,6 +110,42 @@ def described(message: Message, context: Context, samples: int | None = None) ->
     if samples is not None:
         metrics[SAMPLES] = samples
     return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+
+def privacy_mod(clip: float, noise: float) -> Callable[[Message, Context, Next], Message]:
+    """Return a Flower mod that clips the update and adds Gaussian noise to it.
+
+    Give it first, `ClientApp(mods=[privacy_mod(1.0, 4.0), measure_mod])`, so that nothing is added
+    after it. Metrics that depend on the samples are removed from the reply, including the gradient
+    norm: the server computes it from the update. Integers, such as a counter of batches, stay as
+    they were sent. For the privacy account give the server
+    `AdaptiveSampling(privacy=Privacy(1.0, 4.0), …)`.
+
+    Parameters
+    ----------
+    clip, noise : float > 0, float ≥ 0
+        As in `fedpace.backends.privacy.Privacy`.
+    """
+    privacy = Privacy(clip, noise)
+
+    def mod(message: Message, context: Context, call_next: Next) -> Message:
+        if not message.metadata.message_type.startswith(MessageType.TRAIN):
+            return call_next(message, context)
+        sent = arrays_of(message)
+        layout = Layout.of(sent)
+        before = layout.vector(sent)
+        reply = call_next(message, context)
+        if not reply.has_content():
+            return reply
+        floats, after = layout.floats, before.copy()
+        update = (layout.vector(arrays_of(reply)) - before)[floats]
+        after[floats] += privacy.release(update, np.random.default_rng())
+        metrics = {name: value for name, value in metrics_of(reply).items() if name in RELEASED}
+        name = next(iter(reply.content.array_records))
+        reply.content = RecordDict({name: layout.record(after), "metrics": MetricRecord(metrics)})
+        return reply
+
+    return mod
 
 
 def _check_samples(metrics: MetricRecord) -> None:
@@ -117,9 +158,9 @@ def _check_samples(metrics: MetricRecord) -> None:
 
 
 @contextmanager
-def _watched_optimisers(norms: GradientNorms) -> Iterator[None]:
-    """Note the gradients of every step that a PyTorch optimiser takes in this thread."""
-    if "torch" not in sys.modules:  # whoever trains with it has imported it
+def _watch_optimisers(norms: GradientNorms) -> Iterator[None]:
+    """Add the gradients of every step that a PyTorch optimiser takes in this thread."""
+    if "torch" not in sys.modules:  # a train function that uses it has imported it
         yield
         return
     from torch.optim.optimizer import register_optimizer_step_pre_hook

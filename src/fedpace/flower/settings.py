@@ -1,45 +1,38 @@
-"""What can be set about adaptive sampling in Flower."""
+"""Settings of adaptive sampling in Flower."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from flwr.serverapp.strategy import FedAvg
+from flwr.app import Message, MetricRecord
+from flwr.serverapp.strategy import FedAvg, Strategy
 
+from fedpace.backends.privacy import Privacy
+from fedpace.backends.remote.waiting import WALL, Clock
 from fedpace.checks import positive_count
 from fedpace.errors import InputError, nearest
-from fedpace.estimation.pace import Pace
-from fedpace.estimation.pilots import Piloted
-from fedpace.estimation.policy import (
-    OURS,
-    USUAL,
-    USUAL_WARM_UP,
-    Pilots,
-    WarmUp,
-    sampler_for,
-    stream_sampler_for,
-)
-from fedpace.estimation.solve import WARM_UP, Solve
-from fedpace.flower.composing import check_composable
-from fedpace.flower.nodes import PARTITION
+from fedpace.flower.nodes import BY_PARTITION
+from fedpace.flower.replies import mean_metrics
 from fedpace.lookup import fingerprint, label
-from fedpace.remote.waiting import WALL, Clock
-from fedpace.rounds.limits import LARGEST_SHARE, checked_share
-from fedpace.rounds.privacy import Privacy
-from fedpace.rounds.run import ASYNCHRONOUS, MODES
-from fedpace.rounds.sampler import Sampler, phase_of
-from fedpace.rounds.schedules import Schedule
-from fedpace.rounds.server import Server, server_named
+from fedpace.registry import ASYNCHRONOUS, METHODS, MODES, SAMPLER
+from fedpace.samplers.build import DEFAULT_WARM_UP, SAMPLER_DEFAULTS, Pilots, WarmUp, sampler_for
+from fedpace.samplers.pace import Pace
+from fedpace.samplers.pilots import Piloted
+from fedpace.samplers.solve import WARM_UP, Solve
 from fedpace.sampling.schemes import SCHEMES, Scheme
-from fedpace.sampling.solution import check_cap
+from fedpace.sampling.solvers.solution import check_cap
+from fedpace.servers.build import server_for
+from fedpace.training.sampler import BaseSampler
+from fedpace.training.schedules import Schedule
+from fedpace.training.server import BaseServer, as_server
+from fedpace.training.share_limit import LARGEST_SHARE, check_share
 
-# What stands for the arguments of Flower's FedAvg here.
+# What to give instead of the arguments of Flower's FedAvg.
 HINTS = {
-    "fraction_train": "give k, the clients of a round",
-    "min_train_nodes": "give k, the clients of a round",
+    **dict.fromkeys(("fraction_train", "min_train_nodes"), "give k, the clients of a round"),
     "min_evaluate_nodes": "give fraction_evaluate",
     "weighted_by_key": "give keys=Keys(samples=…), from fedpace.flower.settings",
     "arrayrecord_key": "give keys=Keys(arrays=…), from fedpace.flower.settings",
@@ -47,11 +40,21 @@ HINTS = {
     "train_metrics_aggr_fn": "give AdaptiveSampling(FedAvg(train_metrics_aggr_fn=…), k=10)",
     "evaluate_metrics_aggr_fn": "give AdaptiveSampling(FedAvg(evaluate_metrics_aggr_fn=…), k=10)",
 }
+# Strategies that cannot aggregate a weighted draw without bias.
+UNWEIGHTED = "takes no weights, so that clients drawn more often count for more"
+CHOOSING = "chooses among the replies, so that weights of a draw lose their meaning"
+REFUSED = {
+    **dict.fromkeys(("FedMedian", "FedTrimmedAvg"), UNWEIGHTED),
+    **dict.fromkeys(("Krum", "MultiKrum", "Bulyan"), CHOOSING),
+    "QFedAvg": "weights replies by their losses",
+    "FedXgbBagging": "joins trees instead of averaging",
+    "FedXgbCyclic": "trains one client after the other",
+}
 
 
 @dataclass(frozen=True)
 class Keys:
-    """What things are called in messages; the defaults are Flower's."""
+    """Names of records and metrics in messages; the defaults are Flower's."""
 
     samples: str = "num-examples"
     arrays: str = "arrays"
@@ -60,72 +63,68 @@ class Keys:
 
 
 @dataclass(eq=False)
-class Settings:
-    """Hold the settings of a strategy, checked once.
+class Settings(Strategy):
+    """Hold and check the settings of a strategy.
 
     Parameters
     ----------
     strategy : FedAvg, FedAdam, FedYogi, FedProx, FedAvgM, or a subclass of these, optional
-        Configures the messages and aggregates, while fedpace draws and weights: see `Aggregating`.
+        Configures the messages and aggregates, while fedpace draws and weights: see
+        `WrappedServer`. In the mode "asynchronous" its `aggregate_train` must be FedAvg's.
     k : int ≥ 1
         K, the clients in a round; schemes draw with replacement, so that at most K get a message.
-    scheme : str, Scheme, Sampler, or a class of samplers
+    scheme : str, Scheme, BaseSampler, or a class of samplers
         pace, which needs no setting; full, uniform, weighted, statistical, optimal-mean,
-        optimal-max, …; `file.py:name` or `module:name` for your own, or your own itself. A class
-        is called with `k=k`.
-    server : str or Server
-        What becomes of the replies: average, memory, adam:RATE, yogi:RATE; clip:FACTOR,
-        trimmed:SHARE, krum:COUNT against clients that send something wrong; `file.py:name`, or your
-        own itself. auto is memory for `pace`, the average for all others.
+        optimal-max, …; `file.py:name`, `module:name`, or an object. A class is called with `k=k`.
+    server : str or BaseServer
+        How replies become the next model: average, memory, adam:RATE, yogi:RATE; clip:FACTOR,
+        trimmed:SHARE, krum:COUNT against faulty clients; `file.py:name`, or an object. auto is
+        memory for `pace`, and average for all others.
     max_weight : float > 0, None, or "usual"
-        Caps the weight of one draw, p_i / (K q_i) in a scheme, at least 1/k; None for no cap. Usual
-        is 1 for a scheme, and None for pace, which caps the weight of a round by itself. At 1 one
-        draw moves the model no farther than the client's own update, unless the client seldom
-        answers and its update is made to count for more.
+        Cap on the weight of one draw, p_i / (K q_i) in a scheme, at least 1/k; None for no cap.
+        "usual" is 1 for a scheme, and None for pace, which caps the weight of a round itself.
     pilots : WarmUp or Pilots, optional
-        How to learn before the first optimal draw: some rounds of weighted sampling that count as
-        training, or, for a scheme, the two pilots of the paper's Algorithm 2. By default a warm-up
-        of three rounds for pace, and of ten for a scheme that learns.
+        How to learn before the first optimal draw: rounds of weighted sampling that count as
+        training, by default three for pace and ten for a scheme that learns; or, for a scheme, the
+        two pilots of the paper's Algorithm 2.
     mode : "synchronous" or "asynchronous"
-        With rounds, which wait for the slowest client drawn; or without: `k` clients are always at
-        work, each is sent the newest model as soon as it is free, and every `buffer` updates make
-        a step. Rounds are then steps, and `start` has the loop.
+        Synchronous rounds wait for the slowest client drawn. In asynchronous training `k` clients
+        are always at work, each gets the newest model as soon as it is free, and every `buffer`
+        updates make a step; rounds are then steps.
     buffer : int ≥ 1, optional
-        Updates in a step, in the mode "asynchronous"; by default as the scheme says, else `k`.
+        Updates in a step, in the mode "asynchronous"; by default the scheme's own, else `k`.
     refresh : int ≥ 1
-        Rounds after which the probabilities are solved for again, and new nodes join the draw.
+        Rounds after which the probabilities are solved again, and new nodes join the draw.
     c_over_s0 : float ≥ 0, optional
-        c = β/α in units of S_0; without it 1, or what two pilots tell, or what pace measures.
+        c = β/α in units of S_0; by default 1, or the estimate of two pilots, or of pace.
     seed : int ≥ 0
         For the draws.
     deadline : float > 0, seconds, optional
         Replies later than this are missing; by default the `timeout` of `start`.
-    min_available_nodes : int ≥ 1
-        Nodes that must be connected; until then a round waits.
-    expected_nodes : int, optional
-        Nodes that the first round waits for. With the same nodes, draws are the same.
+    min_available_nodes, expected_nodes : int ≥ 1, int or None
+        Nodes that must be connected before any round, and before the first. With the same nodes,
+        draws repeat.
     wait : float, seconds
         Seconds to wait for clients before TooFewClientsError.
     query : bool
-        Ask new nodes for their partition and sample count: for ClientApps that answer by
-        `described`. Others would log an error, so that it is off.
+        Ask new nodes for partition and sample count, if the ClientApp uses `answer_query`.
     count_start : bool
-        Count in the run's seconds, and in the first times of clients, what passes until the first
-        of them has started.
+        Count the federation's start-up in the run's seconds and in the clients' first times.
     largest_share : float in (0, 1]
-        Of the rounds that one client may be in, however fast or instructive it seems; twice its
-        fair share is always allowed, and 1 is no limit.
+        Share of the rounds that one client may be in, but at least twice its fair share.
     samples : mapping of partitions to counts, optional
-        How many samples clients have, where you know it: what they say does not count. A count
-        that only the client says weighs for twelve times the mean of smaller ones at most.
+        Sample counts that you know; those that clients report are then ignored.
+    most_samples : float ≥ 1, optional
+        Cap on a sample count that only the client reports, in multiples of the mean of the smaller
+        counts, for clients that you do not trust; 12 is a good value. A cap that binds changes the
+        objective, and is logged. By default there is none.
     privacy : Privacy, optional
-        What clients do to their updates by the mod `private`, for the account of it: ε is logged at
-        the end, and in the report. The server only says it; clients do it.
-    fraction_evaluate : float in [0, 1]
-        The share of connected clients that evaluate the model.
+        The arguments of `privacy_mod` in the ClientApp, for the account: ε is logged at the end and
+        is in the report. The server adds no noise itself.
+    fraction_evaluate : float in [0, 1], optional
+        Share of connected clients that evaluate the model; by default that of `strategy`, else 1.
     evaluate_every : int ≥ 0
-        They evaluate in every n-th round and in the last; 0 for never. Every evaluation waits for
-        the slowest of them.
+        Clients evaluate in every n-th round and in the last; 0 for never.
     schedule : function of the round, optional
         Sets the learning rate in the messages' config, under `keys.learning_rate`.
     local_steps : int ≥ 1, optional
@@ -133,20 +132,18 @@ class Settings:
     target_loss, target_accuracy : float, optional
         End when the evaluation reaches it.
     checkpoint : path, optional
-        A file that is written after every round. If it exists, `start` goes on from it.
+        A file that is written after every round. If it exists, `start` resumes from it.
     out : path, optional
         A directory to which the finished run is added, for `fedpace report`.
-    keys : Keys
-        What things are called in messages.
-    clock : Clock
-        The time.
+    keys, clock : Keys, Clock
+        Names of records and metrics in messages, and the time, which tests replace.
     """
 
     strategy: FedAvg | None = None
     _: KW_ONLY
     k: int
-    scheme: str | Scheme | Sampler | type[Any] = "pace"
-    server: str | Server = "auto"
+    scheme: str | Scheme | BaseSampler | type[Any] = "pace"
+    server: str | BaseServer = "auto"
     max_weight: float | Literal["usual"] | None = "usual"
     pilots: WarmUp | Pilots | None = None
     mode: Literal["synchronous", "asynchronous"] = "synchronous"
@@ -162,8 +159,9 @@ class Settings:
     count_start: bool = False
     largest_share: float = LARGEST_SHARE
     samples: Mapping[int, int] | None = None
+    most_samples: float | None = None
     privacy: Privacy | None = None
-    fraction_evaluate: float = 1.0
+    fraction_evaluate: float | None = None
     evaluate_every: int = 10
     schedule: Schedule | None = None
     local_steps: int | None = None
@@ -175,7 +173,7 @@ class Settings:
     clock: Clock = WALL
 
     def __new__(cls, *_: object, **named: object) -> Self:
-        """Say what stands here for the arguments of Flower's FedAvg."""
+        """Refuse the arguments of Flower's FedAvg, and name what replaces them."""
         for name, remedy in HINTS.items():
             if name in named:
                 raise InputError(f"{cls.__name__} takes no {name}; {remedy}")
@@ -183,27 +181,26 @@ class Settings:
 
     def __post_init__(self) -> None:
         positive_count("k", self.k)
+        self._check_mode()
         if self.strategy is not None:
-            check_composable(self.strategy)
-            if self.asynchronous:
-                remedy = "give server='adam:0.1', or leave mode out"
-                raise InputError(f"strategy must be left out without rounds; {remedy}")
-            self._take_over(self.strategy)
+            self._adopt(self.strategy)
         positive_count("min_available_nodes", self.min_available_nodes, "give 2")
         remedy = "give WarmUp(10), or a scheme that learns nothing"
         positive_count("pilots.rounds", self.learning.rounds, remedy)
-        self._check_mode()
         if self.cap is not None:
             check_cap("max_weight", self.cap, self.buffer or self.k)
-        if not 0 <= (share := self.fraction_evaluate) <= 1:
+        if not 0 <= (share := self.evaluating_share) <= 1:
             raise InputError(f"fraction_evaluate must lie in [0, 1], got {share}; give 1 for all")
         if self.deadline is not None and not self.deadline > 0:
             raise InputError(f"deadline must be positive, got {self.deadline}; leave it out")
-        checked_share("largest_share", self.largest_share)
+        if self.most_samples is not None and not self.most_samples >= 1:
+            remedy = "give 12, or leave it out"
+            raise InputError(f"most_samples must be at least 1, got {self.most_samples}; {remedy}")
+        check_share("largest_share", self.largest_share)
         for partition, count in (self.samples or {}).items():
             positive_count(f"samples of partition {partition}", count)
         self.sampler()
-        self.made_server()
+        self.build_server()
 
     def _check_mode(self) -> None:
         if self.mode not in MODES:
@@ -211,108 +208,126 @@ class Settings:
             raise InputError(f"mode must be synchronous or asynchronous, got {got}")
         if self.buffer is not None:
             positive_count("buffer", self.buffer, "give the updates in a step")
-            if not self.asynchronous:
-                remedy = "give mode='asynchronous', or leave it out"
-                raise InputError(f"buffer has no meaning in rounds, got {self.buffer}; {remedy}")
+        if self.buffer is not None and not self.asynchronous:
+            remedy = "give mode='asynchronous', or leave it out"
+            raise InputError(f"buffer has no meaning in rounds, got {self.buffer}; {remedy}")
         if self.asynchronous and isinstance(self.pilots, Pilots):
             remedy = "give pilots=WarmUp(10), or mode='synchronous'"
             raise InputError(f"pilots need rounds, got mode asynchronous; {remedy}")
 
-    @property
-    def asynchronous(self) -> bool:
-        """Whether no round is waited for."""
-        return self.mode == ASYNCHRONOUS
-
-    def _stream_sampler(self) -> Sampler:
-        own = isinstance(self.scheme, str) and self.scheme == "pace"
-        return stream_sampler_for(
-            self.scheme,
-            self.k,
-            buffer=self.buffer,
-            times_known=False,
-            warm_up=None if self.pilots is None else self.pilots.rounds,
-            refresh=None if own else self.refresh,
-            max_weight=self.cap,
-            c_over_s0=self.c_over_s0,
-        )
-
-    def _take_over(self, strategy: FedAvg) -> None:
-        """Use the names and the number of nodes that the other strategy was given."""
+    def _adopt(self, strategy: FedAvg) -> None:
+        """Check a wrapped strategy, and use its keys and its number of nodes."""
+        name = type(strategy).__name__
+        if not isinstance(strategy, FedAvg):
+            raise InputError(
+                "strategy must be FedAvg, FedAdam, FedYogi, FedProx, FedAvgM or a subclass of "
+                f"these, from flwr.serverapp.strategy, got {name} of {type(strategy).__module__}; "
+                "write AdaptiveSampling(k=10), or give one"
+            )
+        for kind in (each.__name__ for each in type(strategy).__mro__):
+            if reason := REFUSED.get(kind):
+                remedy = f"give FedAvg or FedAdam, or use {kind} without fedpace"
+                got = f"{name}, which {reason}; {remedy}"
+                raise InputError(f"strategy must aggregate by weights, got {got}")
+        if self.asynchronous and type(strategy).aggregate_train is not FedAvg.aggregate_train:
+            got = f"{name}; give server='adam:0.1', or leave mode out"
+            raise InputError(f"strategy must aggregate as FedAvg in mode asynchronous, got {got}")
         if self.keys == Keys():
             names = strategy.weighted_by_key, strategy.arrayrecord_key, strategy.configrecord_key
             self.keys = Keys(*names)
         self.min_available_nodes = max(self.min_available_nodes, strategy.min_available_nodes)
 
-    def sampler(self) -> Sampler:
-        """Return what a run draws by."""
-        if self.asynchronous:
-            return self._stream_sampler()
+    @property
+    def asynchronous(self) -> bool:
+        """Whether training is asynchronous."""
+        return self.mode == ASYNCHRONOUS
+
+    def sampler(self) -> BaseSampler:
+        """Return the sampler of a run."""
+        paced = self.asynchronous and isinstance(self.scheme, str) and self.scheme == "pace"
         return sampler_for(
             self.scheme,
             self.k,
-            learn=self.learning,
-            refresh=self.refresh,
+            mode=self.mode,
+            learn=self.pilots if self.asynchronous else self.learning,
+            refresh=None if paced else self.refresh,
             max_weight=self.cap,
             c_over_s0=self.c_over_s0,
+            buffer=self.buffer,
+            times_known=False,
         )
 
     @property
     def cap(self) -> float | None:
-        """The cap on the weight of one draw: as given, or the usual one."""
+        """The cap on the weight of one draw."""
         if self.max_weight == "usual":
             return None if isinstance(self.scheme, str) and self.scheme == "pace" else 1.0
         return self.max_weight
 
     @property
     def learning(self) -> WarmUp | Pilots:
-        """How to learn before the first optimal draw: as given, or the usual way."""
+        """How to learn before the first optimal draw."""
         if self.pilots is not None:
             return self.pilots
-        short = isinstance(self.scheme, str) and self.scheme in OURS
-        return WarmUp(USUAL["warm_up"] if short else USUAL_WARM_UP)
+        entry = METHODS.get(self.scheme) if isinstance(self.scheme, str) else None
+        short = entry is not None and entry.kind == SAMPLER
+        return WarmUp(SAMPLER_DEFAULTS["warm_up"] if short else DEFAULT_WARM_UP)
 
-    def made_server(self) -> Server:
-        """Return what makes the next model."""
-        server = (
-            server_named(self.server, self.sampler())
-            if isinstance(self.server, str)
-            else self.server
-        )
-        if isinstance(server, type) or not (hasattr(server, "init") and hasattr(server, "apply")):
-            got = f"{self.server!r:.80}; see docs/extend.md"
-            raise InputError(f"server must be a name or an object with init and apply, got {got}")
-        return server
+    def build_server(self) -> BaseServer:
+        """Return the server rule of a run."""
+        if isinstance(self.server, str):
+            return server_for(self.server, self.sampler())
+        return as_server(self.server)
 
     @property
     def scheme_name(self) -> str:
-        """What the scheme is called, in files and messages."""
+        """The scheme's name, in files and messages."""
         return label(self.scheme, SCHEMES)
 
     @property
     def server_name(self) -> str:
-        """What the server is called, in files and messages; another strategy comes first."""
+        """The server's name, in files and messages, after that of a wrapped strategy."""
         own = label(self.server)
         return own if self.strategy is None else f"{type(self.strategy).__name__} of {own}"
 
     @property
     def learning_rounds(self) -> int:
-        """How many rounds a scheme learns before its first draw; of other samplers, 0."""
+        """The rounds that a scheme learns before its first draw; 0 for other samplers."""
         sampler = self.sampler()
         if isinstance(sampler, Piloted):
             return sampler.pilot_rounds
-        if isinstance(sampler, Solve | Pace) and phase_of(sampler, sampler.init(1)) is WARM_UP:
-            return sampler.warm_up
+        if isinstance(sampler, Solve | Pace):
+            begins: BaseSampler = sampler
+            return sampler.warm_up if begins.phase(begins.init(1)) is WARM_UP else 0
         return 0
+
+    @property
+    def evaluating_share(self) -> float:
+        """The share of connected clients that evaluate."""
+        if self.fraction_evaluate is not None:
+            return self.fraction_evaluate
+        return 1.0 if self.strategy is None else self.strategy.fraction_evaluate
 
     @property
     def clients_evaluate(self) -> bool:
         """Whether clients are ever asked to evaluate."""
-        return self.evaluate_every > 0 and self.fraction_evaluate > 0
+        return self.evaluate_every > 0 and self.evaluating_share > 0
 
     @property
-    def given(self) -> dict[str, int]:
-        """The sample counts that are known here, by the clients' names."""
-        return {f"{PARTITION}{number}": count for number, count in (self.samples or {}).items()}
+    def roster_settings(self) -> dict[str, Any]:
+        """Sample counts known here, by the clients' names, and the cap on all others."""
+        given = {f"{BY_PARTITION}{number}": n for number, n in (self.samples or {}).items()}
+        return {"given": given, "most": self.most_samples}
+
+    def average_train_metrics(self, replies: Sequence[Message]) -> MetricRecord | None:
+        """Return the clients' metrics, averaged; asynchronously by a wrapped strategy's function.
+
+        In rounds a wrapped strategy replaces them when it aggregates.
+        """
+        function = None if self.strategy is None else self.strategy.train_metrics_aggr_fn
+        if self.asynchronous and function not in (None, FedAvg().train_metrics_aggr_fn) and replies:
+            return function([each.content for each in replies], self.keys.samples)
+        return mean_metrics(replies, self.keys.samples, most=self.most_samples)
 
     def about(self) -> dict[str, Any]:
         """Return what a checkpoint must agree with."""
@@ -321,27 +336,30 @@ class Settings:
             "strategy": None if self.strategy is None else type(self.strategy).__name__,
             "server": self.server_name,
             "sources": [fingerprint(self.scheme), fingerprint(self.server)],
-            **{name: getattr(self, name) for name in ("k", "seed", "c_over_s0")},
+            "k": self.k,
+            "seed": self.seed,
+            "c_over_s0": self.c_over_s0,
             "max_weight": self.cap,
             "pilots": asdict(self.learning),
             **({"mode": self.mode, "buffer": self.buffer} if self.asynchronous else {}),
+            **({} if self.strategy is None else {"moments": True}),  # older files lack them
         }
 
     def remarks(self, rounds: int) -> Iterator[str]:
-        """Yield what is worth knowing of these settings, and nothing to worry about."""
-        if self.strategy is not None and self.strategy.fraction_train != 1:
+        """Yield remarks about settings that have no effect."""
+        if self.strategy is not None:
             name = type(self.strategy).__name__
-            yield f"fraction_train of {name} is not used: k = {self.k} clients are drawn"
+            if self.strategy.fraction_train != 1:
+                yield f"fraction_train of {name} is not used: k = {self.k} clients are drawn"
+            if type(self.strategy).start is not Strategy.start:
+                yield f"start of {name} is not called: AdaptiveSampling drives the rounds"
         if rounds <= self.learning_rounds:
             lost = f"no round is drawn by {self.scheme_name}: all {rounds} are for learning"
             yield f"{lost}; give more than {self.learning_rounds} rounds, or fewer to pilots"
 
     def doubts(self, *, evaluated: bool) -> Iterator[str]:
-        """Yield what speaks against these settings; `evaluated` says whether the server does."""
-        if self.strategy is not None and self.checkpoint is not None:
-            name = type(self.strategy).__name__
-            yield f"the checkpoint does not keep what {name} remembers between rounds"
+        """Yield warnings; `evaluated` says whether the server evaluates."""
         target = (self.target_loss, self.target_accuracy) != (None, None)
         if target and not evaluated and not self.clients_evaluate:
             remedy = "give evaluate_fn, or evaluate_every and fraction_evaluate above 0"
-            yield f"nobody evaluates, so no target will be reached; {remedy}"
+            yield f"no client evaluates, so no target will be reached; {remedy}"

@@ -4,35 +4,40 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from fedpace.backends.privacy import describe_epsilon
+from fedpace.backends.remote.roster import Roster
 from fedpace.checks import positive_count
 from fedpace.errors import InputError, TooFewClientsError
-from fedpace.flower.composing import Aggregating
-from fedpace.flower.grid_backend import CentralEvaluation, GridBackend, Training
-from fedpace.flower.keeping import FleetCheckpoint, alone_with, checkpoint_of, stored
-from fedpace.flower.reading import without_failures
-from fedpace.flower.recording import Recorded
-from fedpace.flower.records import Layout, mean_metrics
+from fedpace.flower.backend import (
+    CentralEvaluation,
+    FleetCheckpoint,
+    GridBackend,
+    StartArguments,
+    lock_checkpoint,
+    open_checkpoint,
+)
+from fedpace.flower.messages import DrawnGrid, Layout
+from fedpace.flower.recorded import Recorded, store_run
+from fedpace.flower.replies import drop_failures, mean_metrics
 from fedpace.flower.settings import Settings
-from fedpace.remote.roster import Roster
-from fedpace.rounds.buffers import Buffered
-from fedpace.rounds.privacy import told
-from fedpace.rounds.rows import History
-from fedpace.rounds.run import Run
-from fedpace.rounds.server import Server
-from fedpace.rounds.stopping import Stop
-from fedpace.rounds.stream import Stream
-from fedpace.rounds.training import Outcome
+from fedpace.flower.wrapped import WrappedServer, configure_wrapped, refuse_privacy_wrapper
 from fedpace.seeds import Seeds
+from fedpace.servers.untrained import AverageBuffers
+from fedpace.training.asynchronous import AsynchronousTraining
+from fedpace.training.history import History, Row
+from fedpace.training.server import BaseServer
+from fedpace.training.stopping import Stop
+from fedpace.training.synchronous import SynchronousTraining
+from fedpace.training.training import Outcome, Training
 
 log = logging.getLogger("flwr")
 
@@ -41,7 +46,7 @@ TIMEOUT = 3600.0
 
 
 @dataclass(eq=False)
-class AdaptiveSampling(Settings, Strategy):
+class AdaptiveSampling(Settings):
     """Draw clients so that the target is reached sooner in wall-clock time; stay unbiased.
 
     ::
@@ -57,13 +62,14 @@ class AdaptiveSampling(Settings, Strategy):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.outcome: Outcome | None = None
-        self._run: Run | Stream | None = None
+        self._run: Training | None = None
         self._backend: GridBackend | None = None
-        self._driven: tuple[Run, GridBackend] | None = None  # by Flower's own loop, or a user's
+        # Driven by Flower's own loop, or a user's, instead of `start`.
+        self._driven: tuple[SynchronousTraining, GridBackend] | None = None
 
     @property
     def history(self) -> History:
-        """What happened, one row per round; also while it happens."""
+        """One row per round; also during the run."""
         return History([] if self._run is None else self._run.rows)
 
     def start(
@@ -76,15 +82,15 @@ class AdaptiveSampling(Settings, Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: CentralEvaluation | None = None,
     ) -> Result:
-        """Train for `num_rounds` rounds, or go on from the checkpoint up to there.
+        """Train for `num_rounds` rounds, or resume from the checkpoint up to there.
 
         The arguments are those of every Flower strategy. `evaluate_fn` is called before the first
-        round and after each.
+        round and after each. A TooFewClientsError has what was trained until then as `result`.
         """
         self.summary()
         rounds = positive_count("num_rounds", num_rounds, "give the rounds to train")
-        self._warn(rounds, evaluated=evaluate_fn is not None)
-        training = Training(
+        self._log_remarks(rounds, evaluated=evaluate_fn is not None)
+        arguments = StartArguments(
             initial_arrays,
             self.deadline or timeout,
             ConfigRecord() if train_config is None else train_config,
@@ -93,38 +99,34 @@ class AdaptiveSampling(Settings, Strategy):
         )
         self._driven = None
         stop = Stop(self.target_loss, self.target_accuracy, rounds, blind=True)
-        with alone_with(self.checkpoint):
-            checkpoint = checkpoint_of(self, Layout.of(initial_arrays))
-            run, backend = self._begun(grid, training, stop, checkpoint)
+        with lock_checkpoint(self.checkpoint):
+            checkpoint = open_checkpoint(self, Layout.of(initial_arrays))
+            run, backend = self._begin(grid, arguments, stop, checkpoint)
             try:
                 while not run.ended:
-                    for row in run.go_on():
-                        log.info(
-                            "[ROUND %d/%d] fedpace: %d of %d clients answered in %.1f s",
-                            row.round, rounds, row.clients.size,
-                            row.clients.size + row.missing.size, row.round_seconds,
-                        )  # fmt: skip
+                    run.advance()
+                run.finish()
+            except TooFewClientsError as error:
+                error.result = _finish(backend, run)
+                raise
             finally:
-                run.safe()
-        self.outcome = run.outcome()
-        backend.result.arrays = backend.layout.record(run.state.parameters)
+                run.flush()
+        self.outcome, result = run.outcome(), _finish(backend, run)
         log.info("fedpace: ended after round %d: %s", run.state.round, run.ended)
         if not run.state.answered.sum():
             raise TooFewClientsError(
-                f"a client must answer, got no reply of use in {run.state.round} rounds, the "
-                f"latest: {backend.latest_failure or 'nobody answered in time'}; mend the "
-                "ClientApp, or give a longer timeout"
+                f"a client must answer, got no valid reply in {run.state.round} rounds, the "
+                f"latest: {backend.latest_failure or 'no client answered in time'}; correct the "
+                "ClientApp, or give a longer timeout",
+                result,
             )
         if self.privacy is not None:
-            log.info("fedpace: %s", told(self.privacy.noise, [run.rows]))
-        if self.out is not None:
-            clients = backend.weights.size
-            path = stored(Path(self.out), self, self.outcome, rounds=rounds, clients=clients)
-            log.info("fedpace: stored %s", path)
-        return backend.result
+            log.info("fedpace: %s", describe_epsilon(self.privacy.noise, [run.rows]))
+        store_run(self, self.outcome, rounds=rounds, clients=backend.weights.size)
+        return result
 
     def recorded(self, strategy: Strategy) -> Recorded:
-        """Return another strategy, whose run is stored beside ours: `.start` it as ever.
+        """Return another strategy whose run is stored beside ours; call its `start` as usual.
 
         ::
 
@@ -134,43 +136,42 @@ class AdaptiveSampling(Settings, Strategy):
         return Recorded(strategy, self)
 
     def configure_train(
-        self,
-        server_round: int,  # noqa: ARG002 - a pilot counts its own rounds
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        grid: Grid,
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return one message for each distinct client drawn.
 
-        Within `start` the loop has drawn already; Flower's own loop, or a user's, draws here.
+        `start` has drawn already, and passes a grid of the drawn nodes. Flower's own loop, or a
+        user's, passes the federation's grid, and the clients are drawn here.
         """
-        backend = self._backend
-        if backend is not None and backend.task is not None:
-            clients = backend.task.clients.tolist()
-            return backend.messages(MessageType.TRAIN, clients, arrays, config)
+        if isinstance(grid, DrawnGrid):
+            return self._messages(MessageType.TRAIN, server_round, arrays, config, grid)
         if self._driven is None:
+            refuse_privacy_wrapper()
             if self.asynchronous:
                 remedy = "call start, or give mode='synchronous'"
                 raise InputError(f"mode asynchronous has no rounds for another loop; {remedy}")
-            training = Training(arrays, self.deadline or TIMEOUT, config)
-            run, backend = self._begun(grid, training, Stop(blind=True))
-            assert isinstance(run, Run)
+            arguments = StartArguments(arrays, self.deadline or TIMEOUT, config)
+            run, backend = self._begin(grid, arguments, Stop(blind=True))
+            assert isinstance(run, SynchronousTraining)
             self._driven = run, backend
         run, backend = self._driven
         kept = backend.layout.vector(backend.layout.record(run.state.parameters))
         given = backend.layout.vector(arrays)
-        # Ours is not yet rounded to the arrays' types.
+        # Our own parameters are not yet rounded to the arrays' types.
         task = run.draw(None if np.array_equal(kept, given) else given)
-        return backend.hand_out(task, arrays, config)
+        drawn = backend.begin(task, config)
+        messages = self._messages(MessageType.TRAIN, backend.round, arrays, config, drawn)
+        backend.hand_out(messages, arrays, config)
+        return messages
 
     def aggregate_train(
         self,
         server_round: int,  # noqa: ARG002 - Flower's signature
         replies: Iterable[Message],
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return the model that the next round begins with, and the clients' metrics averaged.
+        """Return the next round's model, and the averaged metrics of the clients.
 
-        `start` does not call this: its loop does the same. If nobody answered the model stays.
+        `start` does not call this: its loop does the same. Without replies the model stays.
         """
         if self._driven is None:
             raise InputError("configure_train must come before aggregate_train, got none; call it")
@@ -179,47 +180,64 @@ class AdaptiveSampling(Settings, Strategy):
         return backend.layout.record(run.state.parameters), backend.metrics
 
     def configure_evaluate(
-        self,
-        server_round: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        grid: Grid,  # noqa: ARG002 - Flower's signature
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return one message for each client that evaluates: a share of those connected now."""
         backend = self._backend
-        if backend is None or self.fraction_evaluate == 0:
+        if backend is None or self.evaluating_share == 0:
             return []
-        backend.training.evaluate_config = config  # in Flower's own loop it is news
-        clients = np.flatnonzero(backend.census.idle())
+        backend.start.evaluate_config = config  # Flower's own loop passes it here first
+        clients = np.flatnonzero(backend.nodes.idle())
         if not clients.size:
             return []
-        count = max(1, round(self.fraction_evaluate * clients.size))
+        count = max(1, round(self.evaluating_share * clients.size))
         rng = Seeds(self.seed).stream("evaluate", server_round)
         chosen = np.sort(rng.choice(clients, count, replace=False))
         config["server-round"] = server_round
-        return backend.messages(MessageType.EVALUATE, chosen.tolist(), arrays, config)
+        drawn = DrawnGrid(grid, backend.node_map.of(chosen.tolist()))
+        return self._messages(MessageType.EVALUATE, server_round, arrays, config, drawn)
 
     def aggregate_evaluate(
-        self,
-        server_round: int,
-        replies: Iterable[Message],
+        self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Return the clients' metrics, averaged by their sample counts; one alone decides none.
+        """Return the clients' metrics, averaged by sample counts, each bounded by the others.
 
-        Another strategy averages them in its own way.
+        A wrapped strategy averages them in its own way.
         """
         if self.strategy is not None:
-            return self.strategy.aggregate_evaluate(server_round, without_failures(replies))
-        return mean_metrics(without_failures(replies), self.keys.samples, judged=True)
+            return self.strategy.aggregate_evaluate(server_round, drop_failures(replies))
+        most = self.most_samples
+        return mean_metrics(drop_failures(replies), self.keys.samples, most=most, judged=True)
+
+    def _messages(
+        self,
+        kind: str,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        drawn: DrawnGrid,
+    ) -> list[Message]:
+        """Return one message to each drawn node."""
+        if self.strategy is not None:
+            return configure_wrapped(self.strategy, kind, server_round, arrays, config, drawn)
+        content = RecordDict({self.keys.arrays: arrays, self.keys.config: config})
+        return [Message(content, node, kind, group_id=str(server_round)) for node in drawn.nodes]
 
     def summary(self) -> None:
-        """Log what the strategy does."""
+        """Log the scheme, K, the seed, the server and how the scheme learns."""
         scheme, server = self.scheme_name, self.server_name
         log.info("fedpace: %s, K = %d, seed %d, server %s", scheme, self.k, self.seed, server)
         if self.learning_rounds:
             log.info("fedpace: %s, solved again every %d rounds", self.learning, self.refresh)
 
-    def _warn(self, rounds: int, *, evaluated: bool) -> None:
+    def initialize_parameters(self, *_: object, **__: object) -> NoReturn:
+        """Refuse Flower's legacy `ServerAppComponents`, which call this first."""
+        raise InputError(
+            "AdaptiveSampling is a strategy of Flower's Message API, got legacy "
+            "ServerAppComponents; write @app.main() and call strategy.start(grid, initial_arrays)"
+        )
+
+    def _log_remarks(self, rounds: int, *, evaluated: bool) -> None:
         if type(self).aggregate_train is not AdaptiveSampling.aggregate_train:
             log.warning("fedpace: start does not call aggregate_train: its loop aggregates")
         for doubt in self.doubts(evaluated=evaluated):
@@ -228,42 +246,66 @@ class AdaptiveSampling(Settings, Strategy):
             log.info("fedpace: %s", remark)
 
     def backend_on(
-        self, grid: Grid, training: Training, checkpoint: FleetCheckpoint | None = None
+        self, grid: Grid, start: StartArguments, checkpoint: FleetCheckpoint | None = None
     ) -> GridBackend:
-        """Return the federation as a backend, for any loop, once enough clients are there."""
-        roster = Roster(given=self.given) if checkpoint is None else checkpoint.roster
+        """Return the federation as a backend, for any loop, once enough clients are connected."""
+        roster = Roster(**self.roster_settings) if checkpoint is None else checkpoint.roster
         memory = None if checkpoint is None else checkpoint.memory
-        self._backend = backend = GridBackend(grid, self, training, roster, memory)
+        self._backend = backend = GridBackend(grid, self, start, roster, memory)
         if checkpoint is not None:
             checkpoint.keep(backend)
-        backend.census.present()
+        backend.nodes.wait_for_idle()
         return backend
 
-    def _server_on(self, backend: GridBackend) -> Server:
-        """Return what makes the next model, which another strategy may have a say in."""
-        own = Buffered(self.made_server(), backend.layout.trained)
-        return own if self.strategy is None else Aggregating(own, self.strategy, backend)
+    def _server_on(self, backend: GridBackend) -> BaseServer:
+        """Return the server rule, around which a wrapped strategy aggregates."""
+        own = AverageBuffers(self.build_server(), backend.layout.trained)
+        if self.strategy is None or self.asynchronous:  # then the strategy averages as ours does
+            return own
+        return WrappedServer(own, self.strategy, backend)
 
-    def _begun(
+    def _begin(
         self,
         grid: Grid,
-        training: Training,
+        start: StartArguments,
         stop: Stop,
         checkpoint: FleetCheckpoint | None = None,
-    ) -> tuple[Run | Stream, GridBackend]:
+    ) -> tuple[SynchronousTraining | AsynchronousTraining, GridBackend]:
         self.outcome = self._run = None
-        backend = self.backend_on(grid, training, checkpoint)
+        backend = self.backend_on(grid, start, checkpoint)
         how: dict[str, Any] = {
             "schedule": self.schedule or (lambda _: math.nan),
             "stop": stop,
             "seeds": Seeds(self.seed),
             "server": self._server_on(backend),
             "evaluate_every": self.evaluate_every,
-            "journal": checkpoint,
+            "callbacks": [each for each in (checkpoint, _row_logger(stop)) if each is not None],
         }
-        sampler = self.sampler()
+        run: SynchronousTraining | AsynchronousTraining
         if self.asynchronous:
-            self._run = Stream(backend, sampler, at_once=self.k, buffer=self.buffer, **how)
+            how |= {"at_once": self.k, "buffer": self.buffer}
+            run = AsynchronousTraining(backend, self.sampler(), **how)
         else:
-            self._run = Run(backend, sampler, **how)
-        return self._run, backend
+            run = SynchronousTraining(backend, self.sampler(), **how)
+        self._run = run
+        backend.follow(run)
+        return run, backend
+
+
+def _row_logger(stop: Stop) -> Callable[[Row], None] | None:
+    """Return a callback that logs rounds, as Flower's own loop does; None if that one drives."""
+    if stop.rounds is None:
+        return None
+
+    def log_row(row: Row) -> None:
+        answered, asked = row.clients.size, row.clients.size + row.missing.size
+        text = "[ROUND %d/%d] fedpace: %d of %d clients answered in %.1f s"
+        log.info(text, row.round, stop.rounds, answered, asked, row.round_seconds)
+
+    return log_row
+
+
+def _finish(backend: GridBackend, run: Training) -> Result:
+    """Put the model as it is now into the result."""
+    backend.result.arrays = backend.layout.record(run.state.parameters)
+    return backend.result

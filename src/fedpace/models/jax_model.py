@@ -1,4 +1,4 @@
-"""A JAX loss over a pytree of parameters as a `Model`."""
+"""A JAX loss over a pytree of parameters as a `BaseModel`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError, needs
-from fedpace.models.model import AnyFloats, Labels
+from fedpace.models.model import AnyFloats, BaseModel, Labels
 
 with needs("JAX models need jax", "jax"):
     import jax
@@ -18,7 +18,7 @@ from jax import numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 
-class JaxModel:
+class JaxModel(BaseModel):
     """Train a pytree of parameters by the gradient of a loss, all clients of a round at once.
 
     Parameters
@@ -37,6 +37,7 @@ class JaxModel:
     array([0., 4.], dtype=float32)
     """
 
+    size: int
     dtype = np.float32
 
     def __init__(
@@ -71,12 +72,6 @@ class JaxModel:
         """Return the start as one vector, drawn from a key of `rng` where it is a function."""
         vector, _ = ravel_pytree(self._made(int(rng.integers(2**31))))
         return np.asarray(vector, dtype=np.float64)
-
-    def prepared(self, x: AnyFloats) -> AnyFloats:
-        """Return the inputs, floats in single precision."""
-        return x.astype(np.float32, copy=False) if x.dtype.kind == "f" else x
-
-    prepared_whole = prepared
 
     def gradients(self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats) -> None:
         """Write the gradient of each of m clients' mean loss."""

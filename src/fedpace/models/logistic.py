@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, IntArray
-from fedpace.models.model import AnyFloats, Labels
+from fedpace.models.model import AnyFloats, BaseModel, Labels
 
-# Products of so many numbers go without the copies that OpenBLAS makes of larger ones: two thirds
-# of the time. In blocks shorter than this the calls would cost more than that saves.
+# OpenBLAS makes no copies for products of up to this many numbers, which saves a third of the
+# time. Blocks shorter than this would cost more in calls than that saves.
 SMALL, SHORTEST = 10**6, 512
 
 
 @dataclass(frozen=True)
-class Logistic:
+class Logistic(BaseModel):
     """Softmax of W x + b with the cross-entropy loss.
 
     The parameters are the rows of (W b), one row per class: the intercept is the weight of a

@@ -1,4 +1,4 @@
-"""A loss and its gradient in plain NumPy as a `Model`."""
+"""A loss and its gradient in plain NumPy as a `BaseModel`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
-from fedpace.models.model import AnyFloats, Labels
+from fedpace.models.model import AnyFloats, BaseModel, Labels
 
 # What a user's functions get: one array, or several by name.
 Parameters: TypeAlias = NDArray[Any] | Mapping[str, NDArray[Any]]
 Function: TypeAlias = Callable[[Any, AnyFloats, Labels], Any]
 
 
-class NumpyModel:
+class NumpyModel(BaseModel):
     """Train parameters of your own shape by your own functions, in NumPy.
 
     Parameters
@@ -44,6 +44,8 @@ class NumpyModel:
     array([0., 4.])
     """
 
+    size: int
+
     def __init__(
         self,
         start: Parameters | Callable[[np.random.Generator], Parameters],
@@ -64,12 +66,6 @@ class NumpyModel:
     def initial(self, rng: np.random.Generator) -> FloatArray:
         """Return the start as one vector."""
         return self._flat("start", self._made(rng))
-
-    def prepared(self, x: AnyFloats) -> AnyFloats:
-        """Return the inputs, floats in the model's precision."""
-        return x.astype(self.dtype, copy=False) if x.dtype.kind == "f" else x
-
-    prepared_whole = prepared
 
     def gradients(self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats) -> None:
         """Write the gradient of each of m clients, one after the other."""

@@ -1,4 +1,4 @@
-"""Linear models of scikit-learn as a `Model`: their coefficients are what is trained."""
+"""Linear models of scikit-learn as a `BaseModel`: their coefficients are what is trained."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError, needs
 from fedpace.models.logistic import Logistic
-from fedpace.models.model import AnyFloats, Labels, Model
+from fedpace.models.model import AnyFloats, BaseModel, Labels
 
 with needs("scikit-learn models need scikit-learn", "sklearn"):
     from sklearn.base import BaseEstimator, is_classifier
 
 
-def sklearn_model(estimator: BaseEstimator, features: int, classes: int | None) -> Model:
+def sklearn_model(estimator: BaseEstimator, features: int, classes: int | None) -> BaseModel:
     """Return an estimator as a model; `classes` is None where y holds no classes.
 
     One with `partial_fit` and coefficients, such as SGDClassifier, takes its own steps: a call per
@@ -54,10 +54,10 @@ class _LogisticRegression(Logistic):
         return {"coef_": rows[:, :-1], "intercept_": rows[:, -1]}
 
 
-class _LinearRegression:
+class _LinearRegression(BaseModel):
     """Squared error of x·w + b; the parameters are (w, b)."""
 
-    dtype = np.float64
+    size: int
 
     def __init__(self, features: int) -> None:
         self.size = features + 1
@@ -67,8 +67,6 @@ class _LinearRegression:
 
     def prepared(self, x: AnyFloats) -> AnyFloats:
         return np.column_stack([x, np.ones(len(x))]).astype(np.float64)
-
-    prepared_whole = prepared
 
     def gradients(self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats) -> None:
         errors = np.einsum("mbf,mf->mb", x, parameters) - y
@@ -85,10 +83,10 @@ class _LinearRegression:
         return {"coef_": parameters[:-1], "intercept_": parameters[-1]}
 
 
-class PartialFit:
+class PartialFit(BaseModel):
     """An estimator that trains by `partial_fit`, batch by batch."""
 
-    dtype = np.float64
+    size: int
 
     def __init__(self, estimator: BaseEstimator, features: int, classes: int | None) -> None:
         self._estimator: Any = copy.deepcopy(estimator)
@@ -116,8 +114,6 @@ class PartialFit:
     def prepared(self, x: AnyFloats) -> AnyFloats:
         """Return the rows in double precision."""
         return np.ascontiguousarray(x, dtype=np.float64)
-
-    prepared_whole = prepared
 
     def gradients(self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats) -> None:
         """Write what a step of rate 1e-6 moves by, over the rate; training uses `stepped`."""

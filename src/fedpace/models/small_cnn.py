@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
-from fedpace.models.model import AnyFloats, Labels
+from fedpace.models.model import AnyFloats, BaseModel, Labels
 
 # Pixels of an image's side as it comes, what of it is averaged to one, and the side then.
 SIDE, AVERAGED = 28, 2
@@ -23,7 +23,7 @@ INPUTS = WINDOW * WINDOW + 1
 
 
 @dataclass(frozen=True)
-class SmallCnn:
+class SmallCnn(BaseModel):
     """One convolution, rectified, and one linear layer, with the cross-entropy loss.
 
     Images of 28 × 28 are averaged to 14 × 14. Windows of 4 × 4, two pixels apart, lie at 36 places;
@@ -65,8 +65,6 @@ class SmallCnn:
         rows: AnyFloats = np.ones((len(images), PLACES, INPUTS), dtype=self.dtype)
         rows[:, :, :-1] = cut
         return rows
-
-    prepared_whole = prepared
 
     def gradients(self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats) -> None:
         """Write the gradient of each of m clients."""

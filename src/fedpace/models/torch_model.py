@@ -1,4 +1,4 @@
-"""Any PyTorch module as a `Model`: one flat float32 vector in, gradients out."""
+"""Any PyTorch module as a `BaseModel`: one flat float32 vector in, gradients out."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, positive_count
 from fedpace.errors import InputError, needs
-from fedpace.models.model import AnyFloats, Labels
+from fedpace.models.model import AnyFloats, BaseModel, Labels
 
 with needs("PyTorch models need torch", "torch"):
     import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedpace.models import modules, torch_losses
+from fedpace.models import torch_modules
 
 # Samples per pass when all are evaluated: activations stay in the cache.
 AT_ONCE = 512
 
 
-class TorchModel:
+class TorchModel(BaseModel):
     """Train a `torch.nn.Module` on fedpace; the parameters are one flat vector.
 
     Gradients are those of a batch's mean loss, in training mode; losses and accuracy are taken in
     evaluation mode. Random layers such as dropout draw from a stream that depends on the client's
-    parameters and batch alone: the same seed gives the same numbers, whoever else is drawn.
+    parameters and batch only: the same seed gives the same numbers, whichever clients are drawn.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class TorchModel:
         starts from the parameters it has. Frozen parameters (`requires_grad` false) and buffers
         are constants, those of the module given or of the first one made, and not in the vector.
         The running statistics of batch normalisation are in it, behind the parameters, and
-        `trained` tells them apart: they are averaged as in Flower. Refused: a module that changes
+        `trained` marks them: they are averaged as in Flower. Refused: a module that changes
         other buffers.
     input_shape : tuple of int, optional
         Shape of one sample, such as (1, 28, 28); by default a flat row of x.
@@ -58,7 +58,7 @@ class TorchModel:
         Whether all clients of a round go through the module in one vectorised call (torch.func).
         By default they do, unless the module has convolutions, which take longer stacked on a
         CPU, draws random numbers, which would depend on who else is drawn, or cannot be
-        vectorised; the first batch tells.
+        vectorised, which the first batch shows.
     threads : int ≥ 1, optional
         PyTorch's threads while it works here; its own setting by default. The last digits may
         depend on it.
@@ -80,27 +80,26 @@ class TorchModel:
         module: nn.Module | Callable[[], nn.Module],
         *,
         input_shape: tuple[int, ...] | None = None,
-        loss: torch_losses.Loss | str | None = None,
-        metric: torch_losses.Loss | str | None = None,
+        loss: torch_modules.Loss | str | None = None,
+        metric: torch_modules.Loss | str | None = None,
         stacked: bool | None = None,
         threads: int | None = None,
     ) -> None:
         self._make = None if isinstance(module, nn.Module) or not callable(module) else module
-        made = module if self._make is None else modules.seeded(0, self._make)
-        self._module = modules.own_copy(made)
-        self._parameters = modules.trainable(self._module)
-        self._running = modules.running(self._module)
+        made = module if self._make is None else torch_modules.seeded(0, self._make)
+        self._module = torch_modules.own_copy(made)
+        self._parameters = torch_modules.trainable(self._module)
+        self._running = torch_modules.running(self._module)
         self._own: dict[str, Tensor] = {**self._parameters, **self._running}
-        if self._running:
-            self.trained = np.arange(len(self.flat(self._module))) < sum(
-                each.numel() for each in self._parameters.values()
-            )
         self._start = self.flat(self._module)
+        if self._running:
+            count = sum(each.numel() for each in self._parameters.values())
+            self.trained = np.arange(self._start.size) < count
         self._input_shape = input_shape
-        self._tokens = modules.takes_tokens(self._module)
-        self._loss = torch_losses.loss_of(loss)
-        self._metric = torch_losses.metric_of(metric, loss)
-        loops = stacked is None and modules.has_convolutions(self._module)
+        self._tokens = torch_modules.takes_tokens(self._module)
+        self._loss = torch_modules.loss_of(loss)
+        self._metric = torch_modules.metric_of(metric, loss)
+        loops = stacked is None and torch_modules.has_convolutions(self._module)
         # Running statistics are written while a batch passes, which cannot be vectorised.
         self.stacked = False if loops or self._running else stacked
         self._threads = None if threads is None else positive_count("threads", threads)
@@ -114,13 +113,13 @@ class TorchModel:
         """Return the module's parameters, or those of one newly made from `rng`."""
         if self._make is None:
             return self._start.copy()
-        return self.flat(modules.seeded(int(rng.integers(2**63)), self._make))
+        return self.flat(torch_modules.seeded(int(rng.integers(2**63)), self._make))
 
     def flat(self, module: nn.Module) -> FloatArray:
         """Return a module's parameters as one vector."""
         with torch.no_grad():
-            own = [*modules.trainable(module).values(), *modules.running(module).values()]
-            return torch.cat([each.reshape(-1).double() for each in own]).numpy()
+            own = torch_modules.trainable(module) | torch_modules.running(module)
+            return torch.cat([each.reshape(-1).double() for each in own.values()]).numpy()
 
     def module(self, parameters: FloatArray) -> nn.Module:
         """Return a copy of the module that holds these parameters, ready to evaluate or save."""
@@ -166,7 +165,7 @@ class TorchModel:
             return np.full(len(y), np.nan)
 
         def measured(outputs: Tensor, y: Tensor) -> Tensor:
-            return torch_losses.one_per_sample("metric", metric(outputs, y), len(y))
+            return torch_modules.one_per_sample("metric", metric(outputs, y), len(y))
 
         return self._evaluated(parameters, x, y, measured)
 
@@ -176,7 +175,7 @@ class TorchModel:
         return {name: each.numpy() for name, each in state.items()}
 
     def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return torch_losses.one_per_sample("loss", self._loss(outputs, y), len(y))
+        return torch_modules.one_per_sample("loss", self._loss(outputs, y), len(y))
 
     def _gradient(self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats) -> None:
         _seed_from(parameters, x, y)
@@ -211,7 +210,7 @@ class TorchModel:
         return torch.equal(before, torch.get_rng_state())
 
     def _evaluated(
-        self, parameters: FloatArray, x: AnyFloats, y: Labels, measure: torch_losses.Loss
+        self, parameters: FloatArray, x: AnyFloats, y: Labels, measure: torch_modules.Loss
     ) -> NDArray[Any]:
         self._module.eval()
         self._load(parameters)
@@ -220,7 +219,7 @@ class TorchModel:
             parts = (torch.split(_tensor(each), AT_ONCE) for each in (x, y))
             for inputs, labels in zip(*parts, strict=True):
                 outputs = self._module(inputs)
-                torch_losses.check_classes(outputs, labels)
+                torch_modules.check_classes(outputs, labels)
                 found.append(measure(outputs, labels))
         return torch.cat(found).numpy()
 
@@ -244,7 +243,7 @@ class TorchModel:
         if self._threads is not None:
             torch.set_num_threads(self._threads)
         try:
-            constant = modules.constant_buffers(self._module, but=self._running)
+            constant = torch_modules.constant_buffers(self._module, but=self._running)
             with torch.random.fork_rng(devices=[]), constant:
                 yield
         finally:
@@ -257,7 +256,34 @@ def _tensor(array: NDArray[Any]) -> Tensor:
 
 
 def _seed_from(parameters: AnyFloats, x: AnyFloats, y: Labels) -> None:
-    """Seed random layers from what is trained on what; a part of it tells steps apart."""
+    """Seed random layers from parameters and batch; a part of them distinguishes steps."""
     digest = zlib.crc32(x[:1].tobytes(), zlib.crc32(y.tobytes()))
     digest = zlib.crc32(parameters[..., -256:].tobytes(), digest)
     torch.default_generator.manual_seed(digest)
+
+
+def lenet5(classes: int = 10) -> nn.Sequential:
+    """Return LeNet-5 as it is used today: rectified linear units and maximum pooling.
+
+    Two convolutions of 5 × 5 (6 and 16 channels) and three linear layers (120, 84, `classes`),
+    initialised as PyTorch does. Pooling comes before rectifying, which gives the same function on
+    a quarter of the values. Differs from [Luo22], which states w_0 = 0: there every layer but
+    the last has a zero gradient, so that only the last intercept could ever train.
+
+    >>> sum(each.numel() for each in lenet5().parameters())
+    61706
+    """
+    return nn.Sequential(
+        nn.Conv2d(1, 6, kernel_size=5, padding=2),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(6, 16, kernel_size=5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(400, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, classes),
+    )

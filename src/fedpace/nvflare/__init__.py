@@ -1,4 +1,4 @@
-"""The same loop over an NVFlare federation."""
+"""Adaptive client sampling for NVFlare jobs."""
 
 from fedpace.errors import MissingExtraError
 

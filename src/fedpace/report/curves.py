@@ -11,8 +11,8 @@ import numpy as np
 from fedpace.checks import FloatArray
 from fedpace.report.setups import Setup
 from fedpace.report.summary import Summary
-from fedpace.rounds.rows import Row
 from fedpace.studies.store import StoredRun
+from fedpace.training.history import Row
 
 # Finer than a screen shows, and small enough for a page with dozens of curves.
 GRID_POINTS = 130

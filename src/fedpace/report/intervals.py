@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from fedpace.checks import FloatArray
 
@@ -86,9 +86,49 @@ def ratio_interval(numerators: BySeed, denominators: BySeed) -> Interval:
     return Interval(ratio, ratio / factor, ratio * factor, len(both), bound)
 
 
+def inverse(ratio: Interval) -> Interval:
+    """Return the inverse of a ratio: 2 for half the time, with the inverse interval.
+
+    >>> inverse(Interval(0.5, 0.25, 1.0, 3, "≥"))
+    Interval(value=2.0, low=1.0, high=4.0, seeds=3, bound='≤')
+    """
+    bounds = {"≥": "≤", "≤": "≥"}
+    value, low, high = (
+        1 / each if each > 0 else math.nan for each in (ratio.value, ratio.high, ratio.low)
+    )
+    return Interval(value, low, high, ratio.seeds, bounds.get(ratio.bound, ratio.bound))
+
+
+def seeds_needed(ratio: Interval, *, most: int = 1_000) -> int | None:
+    """Return how many more seeds would show that a ratio like this one is not 1.
+
+    The standard deviation s of log R per seed follows from the interval; the result is n' − n for
+    the smallest n' ≥ n with t(n' − 1) s / √n' < |log R|. None if more than `most` would be needed.
+
+    >>> seeds_needed(Interval(1.5, 1.5 / 2, 1.5 * 2, seeds=3))
+    2
+    """
+    if not ratio.seeds > 1 or not math.isfinite(ratio.high) or ratio.value in (0.0, 1.0):
+        return None
+    shift = abs(math.log(ratio.value))
+    spread = (
+        math.log(ratio.high / ratio.value) * math.sqrt(ratio.seeds) / student_factor(ratio.seeds)
+    )
+    for more in range(most + 1):
+        n = ratio.seeds + more
+        if student_factor(n) * spread / math.sqrt(n) < shift:
+            return more
+    return None
+
+
+def student_factor(n: int) -> float:
+    """Return the quantile of Student's t for the 95 % interval of a mean of n values."""
+    return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
+
+
 def _half_width(values: FloatArray) -> float:
     """Return t · s/√n, and NaN for a single value."""
     if values.size < 2:
         return math.nan
-    factor = float(stats.t.ppf((1 + CONFIDENCE) / 2, values.size - 1))
+    factor = student_factor(values.size)
     return factor * float(values.std(ddof=1)) / math.sqrt(values.size)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from fedpace.report.measured import how_measured
-from fedpace.report.notes import CAPTION, sustained_note
+from fedpace.report.notes import CAPTION, how_measured, sustained_note
 from fedpace.report.study_tables import Column, heading, main_columns
 from fedpace.report.summary import SchemeSummary, Summary
 

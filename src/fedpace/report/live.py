@@ -1,4 +1,4 @@
-"""The report's page while runs are done: served on this machine, it grows."""
+"""The report's page while runs are under way, served on this machine."""
 
 from __future__ import annotations
 
@@ -14,30 +14,39 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+import altair as alt
 import numpy as np
 
 from fedpace.errors import listed
-from fedpace.report.drawing import Axis, Drawing, Level, Line, Mark, looks
+from fedpace.report.charts import (
+    Figure,
+    colour,
+    dash,
+    level,
+    log_position,
+    named,
+    numbers,
+    records,
+    spec,
+)
+from fedpace.report.notes import title_of
 from fedpace.report.page import page, part
-from fedpace.report.plots import Plot, numbers, plot_of
-from fedpace.report.study_drawings import LABELS, loss_axis
-from fedpace.report.titles import title_of
-from fedpace.report.written import Report
-from fedpace.rounds.rows import Row
-from fedpace.studies.experiment import stopping
-from fedpace.studies.processes import Job
-from fedpace.studies.runner import Standing
-from fedpace.studies.store import Store, StoredRun
+from fedpace.report.report import Report
+from fedpace.report.study_charts import LABELS
+from fedpace.studies.build import stopping
+from fedpace.studies.callbacks import Remaining
+from fedpace.studies.store import Job, Store, StoredRun
 from fedpace.studies.study import Study
-from fedpace.studies.watching import Remaining
+from fedpace.training.callbacks import Callback, Progress, RunInfo
+from fedpace.training.history import Row
 
-# Nobody else on the network is answered.
+# Only this machine is answered.
 HERE = "127.0.0.1"
-# Seconds: a page that asked within these is open, and is given as long to see the end.
+# Seconds: a page that asked within OPEN is open, and gets FAREWELL to see the end.
 OPEN, FAREWELL = 5.0, 10.0
 # Of one line; a screen shows no more.
 MOST_POINTS = 500
-# The names of those waited for that are written out.
+# Devices that are waited for, written out by name.
 NAMED = 5
 
 
@@ -52,15 +61,15 @@ class _Going:
     left: float | None = None
 
 
-class Live:
-    """Serve the page of the runs in a directory, with what is under way on top; a `Watcher`.
+class Live(Callback):
+    """Serve the page of the runs in a directory, with what is under way on top.
 
     Parameters
     ----------
     directory : Path
         Where runs are stored.
     say : callable of a str
-        Told of runs that cannot be read.
+        Called with a message for each run that cannot be read.
 
     Attributes
     ----------
@@ -74,7 +83,7 @@ class Live:
         self.awaited: Callable[[], Sequence[str]] = tuple
         self._directory, self._say = directory, say
         self._study: Study | None = None
-        self._standing = Standing(0, 1)
+        self._standing = Progress(0, 1)
         self._going: dict[Job, _Going] = {}
         self._known: set[str] = set()
         self._runs: list[StoredRun] = []
@@ -99,39 +108,37 @@ class Live:
         self._server.server_close()
 
     def of(self, study: Study) -> None:
-        """Know whose runs come next."""
+        """Set the study whose runs come next."""
         self._study, self._going = study, {}
 
-    def standing(self, now: Standing) -> None:
-        """Know how many runs are done."""
-        self._standing = now
+    def on_progress(self, progress: Progress) -> None:
+        """Show how many runs are done."""
+        self._standing = progress
 
-    def begin(self, job: Job) -> None:
-        """Know that a run begins; one that is not told of begins with its first round."""
-        if self._study is not None:
-            self._going = {**self._going, job: _Going(Remaining(stopping(self._study)))}
+    def on_start(self, run: RunInfo, rows: Sequence[Row]) -> None:
+        """Show a run, with its rounds of an earlier command."""
+        if self._study is None:
+            return
+        job, going = Job(run.scheme, run.seed), _Going(Remaining(stopping(self._study)))
+        rounds = rows[1:]  # the first row is that of the initial model
+        going.seconds += [row.seconds for row in rounds]
+        going.losses += [row.loss for row in rounds]
+        going.row = rounds[-1] if rounds else None
+        self._going = {**self._going, job: going}
 
-    def row(self, job: Job, row: Row) -> None:
-        """See a round that a run has finished."""
-        if job not in self._going:
-            self.begin(job)
-        run = self._going[job]
-        run.seconds.append(row.seconds)
-        run.losses.append(row.loss)
-        run.row, run.left = row, run.remaining.seconds(row)
+    def on_row(self, run: RunInfo, row: Row) -> None:
+        """Show a round."""
+        if (job := Job(run.scheme, run.seed)) not in self._going:
+            self.on_start(run, ())
+        going = self._going[job]
+        going.seconds.append(row.seconds)
+        going.losses.append(row.loss)
+        going.row, going.left = row, going.remaining.seconds(row)
 
-    def resumed(self, job: Job, rows: Sequence[Row]) -> None:
-        """Know the rounds of an earlier command; they say nothing of how long the rest takes."""
-        if job not in self._going:
-            self.begin(job)
-        run = self._going[job]
-        run.seconds += [row.seconds for row in rows]
-        run.losses += [row.loss for row in rows]
-        run.row = rows[-1] if rows else None
-
-    def done(self, job: Job) -> None:
-        """Know that a run is over, and put it into the report."""
-        self._going = {each: run for each, run in self._going.items() if each != job}
+    def on_end(self, run: RunInfo) -> None:
+        """Put a run into the report."""
+        over = Job(run.scheme, run.seed)
+        self._going = {job: going for job, going in self._going.items() if job != over}
         self._stored += 1
 
     def page(self) -> str:
@@ -159,27 +166,27 @@ class Live:
             "left": standing.seconds_left,
             "stored": self._stored,
             "over": self._over,
-            "runs": [self._told(job, run) for job, run in going.items()],
-            "plot": self._plot(going),
+            "runs": [self._status(job, run) for job, run in going.items()],
+            "chart": self._chart(going),
         }
 
     def seen(self) -> None:
-        """Know that an open page has seen the end."""
+        """Note that an open page has seen the end."""
         self._seen.set()
 
-    def _told(self, job: Job, run: _Going) -> dict[str, Any]:
+    def _status(self, job: Job, run: _Going) -> dict[str, Any]:
         row = run.row
-        told = {"name": str(job), "waits": self._waits(row), "left": run.left, "share": 0.0}
+        status = {"name": str(job), "waits": self._waits(row), "left": run.left, "share": 0.0}
         if row is None:
-            return told | dict.fromkeys(("phase", "round", "seconds", "loss", "accuracy"))
+            return status | dict.fromkeys(("phase", "round", "seconds", "loss", "accuracy"))
         seconds, loss, accuracy = numbers([row.seconds, row.loss, row.accuracy])
         now = {"seconds": seconds, "loss": loss, "accuracy": accuracy}
-        return told | now | {
+        return status | now | {
             "phase": row.phase, "round": row.round, "share": run.remaining.share(row),
         }  # fmt: skip
 
     def _waits(self, row: Row | None) -> str:
-        """Return who is waited for, or who was longest in the last round."""
+        """Return the clients waited for, or the slowest client of the last round."""
         if names := self.awaited():
             more = len(names) - NAMED
             return listed(names[:NAMED]) + f" and {more} more" * (more > 0)
@@ -188,26 +195,42 @@ class Live:
         slowest = int(np.argmax(row.client_seconds))
         return f"client {row.clients[slowest]} ({row.client_seconds[slowest]:.3g} s)"
 
-    def _plot(self, going: dict[Job, _Going]) -> Plot:
-        lines = [_line(*each) for each in going.items() if each[1].losses]
-        marks: list[Mark] = [*lines]
-        if self._study is not None and self._study.stop.loss is not None:
-            marks.append(Level(self._study.stop.loss, "target loss", below=True))
-        x = Axis(LABELS["seconds"], ends=(0, None))
-        y = loss_axis(loss for run in going.values() for loss in run.losses)
-        plot = plot_of(Drawing(name="live", title="", x=x, y=y, marks=marks))
-        plot["layout"] |= {"showlegend": True, "uirevision": "live"}
-        return plot
+    def _chart(self, going: dict[Job, _Going]) -> dict[str, Any] | None:
+        """Return the losses of the runs under way as a chart; None before the first."""
+        shown = {str(job): (job, run) for job, run in going.items() if run.losses}
+        if not shown:
+            return None
+        stop = None if self._study is None else self._study.stop.loss
+        rows = [row for name, (_, run) in shown.items() for row in _points(name, run)]
+        names = list(shown)
+        legend = alt.Legend(orient="bottom", columns=2)
+        looks: dict[str, Any] = {"title": None, "sort": names, "legend": legend}
+        colours = [colour(job.scheme) for job, _ in shown.values()]
+        dashes = [dash(job.scheme) for job, _ in shown.values()]
+        losses = [row["loss"] for row in rows if row["loss"] is not None]
+        ends = losses if stop is None else [*losses, stop]
+        lines = named("runs").mark_line(clip=True).encode(
+            x=alt.X("seconds:Q", title=LABELS["seconds"]),
+            y=alt.Y("loss:Q", title=LABELS["loss"], **log_position(ends)),
+            color=alt.Color("run:N", **looks).scale(domain=names, range=colours),
+            strokeDash=alt.StrokeDash("run:N", **looks).scale(domain=names, range=dashes),
+            tooltip=["run:N", "seconds:Q", "loss:Q"],
+        )  # fmt: skip
+        target = [] if stop is None else level(stop, "target loss", below=True)
+        chart = alt.layer(lines, *target, height=300)
+        return spec(Figure(name="live", title="", chart=chart, data={"runs": rows}, legend=True))
 
 
-def _line(job: Job, run: _Going) -> Line:
+def _points(name: str, run: _Going) -> list[dict[str, Any]]:
     every = max(len(run.losses) // MOST_POINTS, 1)
-    x, y = run.seconds[::every], run.losses[::every]
-    return Line(x, y, hover="{x:.1f} s: {y:.4f}", **looks(job.scheme, str(job)))
+    seconds, losses = run.seconds[::every], run.losses[::every]
+    return records(
+        run=[name] * len(losses), seconds=numbers(seconds), loss=numbers(losses, log=True)
+    )
 
 
 class _Server(ThreadingHTTPServer):
-    """Answer each browser in a thread of its own; one that hangs up is nothing to speak of."""
+    """Answer each browser in a thread of its own; a closed connection is not an error."""
 
     daemon_threads = True
 
@@ -218,7 +241,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def _answering(live: Live) -> type[BaseHTTPRequestHandler]:
-    """Return what answers a browser: the page, the news, and nothing else."""
+    """Return the request handler: the page, its news, and nothing else."""
 
     class Answering(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

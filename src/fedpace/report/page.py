@@ -1,4 +1,4 @@
-"""One page with everything: table, interactive figures, configuration, how to run it again."""
+"""The report as one HTML page: charts, tables, configuration, and how to run it again."""
 
 from __future__ import annotations
 
@@ -8,39 +8,41 @@ import hashlib
 import html
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, partial
 from importlib import metadata, resources
 from importlib.util import find_spec
 from pathlib import Path
 from string import Template
+from typing import Any
 
 import fedpace
-from fedpace.errors import needs
-from fedpace.report.accounts import html_accounts
-from fedpace.report.drawing import Drawing, colour, dash
-from fedpace.report.headline import headline
-from fedpace.report.notes import notes
-from fedpace.report.plots import Plot, plot_of
-from fedpace.report.reasons import html_reasons
+from fedpace.report.charts import Figure, bundle, colour, config, dash, spec
+from fedpace.report.client_accounts import html_accounts
+from fedpace.report.notes import changes, headline, notes, plural, title_of
 from fedpace.report.rerun import NO_COMMAND, command, toml
 from fedpace.report.setups import Setup, Sweep
-from fedpace.report.study_drawings import drawings, sensitivity_drawing
+from fedpace.report.study_charts import sensitivity_figure, study_figures
 from fedpace.report.study_tables import (
+    COSTS,
     csv_text,
     heading,
     html_costs,
     html_table,
+    main_table,
     sweep_table,
 )
 from fedpace.report.summary import Summary
-from fedpace.report.timeline_drawing import timeline_drawing
-from fedpace.report.timelines import timelines
-from fedpace.report.titles import plural, title_of
+from fedpace.report.timeline import timeline_figure, timelines
+from fedpace.studies.store import StoredRun
 
 # "<!--" begins a comment: base 85 without "<", which "," stands for.
 UNMARKED = str.maketrans("<", ",")
 # What the numbers depend on, and what draws them.
-PACKAGES = ("numpy", "scipy", "pydantic", "matplotlib", "plotly")
+PACKAGES = ("numpy", "scipy", "pydantic", "altair", "vl-convert-python")
+# A table of reasons has at most this many lines; the run's rows have them all.
+MOST_CHANGES = 30
+Specs = dict[str, dict[str, Any]]
 
 
 def page(
@@ -54,102 +56,164 @@ def page(
     """Return a page that needs nothing but itself: no network, no other file.
 
     Every summary has a section, and every sweep. `runs_in` and `files_in` are the directories of
-    the runs and of the configurations, for the command that makes them again. With `live`, HTML
-    that comes first, it asks whoever served it for news: see `fedpace.report.live`.
+    the runs and of the configurations, for the command that makes them again. `live` is HTML that
+    comes first; such a page asks its server for news, see `fedpace.report.live`.
     """
-    plots: dict[str, Plot] = {}
+    specs: Specs = {}
     sections = []
     for summary in summaries:
         file = files_in / f"{summary.setup.slug}.toml"
         again = command(summary.setup, file=str(file), out=str(runs_in))
-        sections.append(_setup_section(summary, plots, again))
-    sections += [_sweep_section(sweep, plots) for sweep in sweeps]
+        section = partial(_setup_section, summary, again)
+        sections.append(_isolated(specs, summary.setup, section))
+    for sweep in sweeps:
+        sections.append(_isolated(specs, sweep.members[0], partial(_sweep_section, sweep)))
     runs = sum(len(summary.setup.runs) for summary in summaries)
     runs += sum(len(setup.runs) for sweep in sweeps for setup in sweep.members)
-    plotly, *scripts = _plotly(), f"\n{part('page.js')}\n", *[part("live.js")] * bool(live)
+    vega, *scripts = bundle(), f"\n{part('page.js')}\n", *[part("live.js")] * bool(live)
+    charts = {"light": config(), "dark": config(dark=True), "specs": specs}
     return Template(part("page.html")).substitute(
         title="fedpace: time to target",
-        subtitle=f"{plural(runs, 'run')} in <code>{html.escape(str(runs_in))}</code>. A click on a "
-        "scheme's name shows or hides it in all figures of its setup.",
+        subtitle=f"{plural(runs, 'run')} in <code>{html.escape(str(runs_in))}</code>. Click a "
+        "scheme's name to show or hide it in all charts of its study.",
         version=fedpace.__version__,
         versions=html.escape(_versions([summary.setup for summary in summaries])),
         style=part("page.css"),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
-        hashes=" ".join(map(_hash, (plotly, *scripts))),
+        hashes=" ".join(map(_hash, (vega, *scripts))),
         connect="connect-src 'self'; " * bool(live),
         live=live,
         sections="\n".join(sections),
-        plots=packed(json.dumps(plots, allow_nan=False, separators=(",", ":"))),
-        plotly=packed(plotly),
+        charts=packed(json.dumps(charts, allow_nan=False, separators=(",", ":"))),
+        vega=packed(vega),
     )
 
 
-def _setup_section(summary: Summary, plots: dict[str, Plot], again: str) -> str:
+def _isolated(specs: Specs, setup: Setup, section: Callable[[Specs], str]) -> str:
+    """Return a section of the page; if its runs cannot be shown, a section that says why.
+
+    Run files come from elsewhere: whatever one of them says, the others are reported.
+    """
+    new: Specs = dict(specs)
+    try:
+        text = section(new)
+    except Exception as error:
+        why = html.escape(f"{type(error).__name__}: {error}")
+        return (
+            f"<section><h2>{html.escape(setup.label)}</h2><p>Cannot be shown: {why}</p></section>"
+        )
+    specs.update(new)
+    return text
+
+
+def _setup_section(summary: Summary, again: str, specs: Specs) -> str:
     setup = summary.setup
-    figures = [_figure(plots, each) for group in drawings(summary) for each in group]
+    (first, *_), *groups = study_figures(summary)
+    main_chart = _figure(specs, first)
+    more = [each for group in groups for each in group if each.name != "probabilities"]
+    chances = [each for group in groups for each in group if each.name == "probabilities"]
+    courses = ""
     for each in timelines(setup):
-        figures.append(_figure(plots, timeline_drawing(each)))
-        figures.append(html_reasons(setup.of(each.scheme)[0]))
+        courses += _figure(specs, timeline_figure(each))
+        courses += html_reasons(setup.of(each.scheme)[0])
     remarks = "".join(f"<li>{html.escape(note)}</li>" for note in notes(summary))
     counts = (plural(len(setup.seeds), "seed"), plural(len(setup.schemes), "scheme"))
     about = f"{', '.join(counts)}, fedpace {setup.version}."
+    spent = html_costs(summary)
+    folded = [
+        ("More charts", _plots(specs, more)),
+        ("All times, with intervals", f'<div class="scroll">{html_table(summary)}</div>'),
+        ("Costs: device-seconds, traffic, accuracy", f"<p>{COSTS}</p>{spent}" if spent else ""),
+        ("Probabilities of the clients", _plots(specs, chances)),
+        ("Timelines: which clients were drawn, and why", _grid(courses)),
+        ("Clients", "".join(html_accounts(setup.of(scheme)[0]) for scheme in setup.schemes)),
+        ("How to read this", f'<ul class="notes">{remarks}</ul>'),
+        ("Run it again", f"<pre>{html.escape(again)}</pre>" if again else f"<p>{NO_COMMAND}</p>"),
+        ("Configuration", f"<pre>{html.escape(toml(setup.study))}</pre>"),
+    ]  # fmt: skip
     return f"""<section id="{setup.slug}">
 <h2>{html.escape(heading(summary))}</h2>
 <p class="headline">{html.escape(headline(summary))}</p>
 <p class="about">{html.escape(about)} {_download(summary)}</p>
-<div class="scroll">{html_table(summary)}</div>
-{html_costs(summary)}
-<ul class="notes">{remarks}</ul>
 {_legend(setup.schemes)}
-<div class="plots">{"".join(figures)}</div>
-{"".join(html_accounts(setup.of(scheme)[0]) for scheme in setup.schemes)}
-<h3>Run it again</h3>
-{f"<pre>{html.escape(again)}</pre>" if again else f"<p>{NO_COMMAND}</p>"}
-<details><summary>Configuration</summary><pre>{html.escape(toml(setup.study))}</pre></details>
-</section>"""
+{main_chart}
+<div class="scroll">{main_table(summary)}</div>
+{"".join(_details(*each) for each in folded)}</section>"""
 
 
-def _sweep_section(sweep: Sweep, plots: dict[str, Plot]) -> str:
+def _sweep_section(sweep: Sweep, specs: Specs) -> str:
     first = sweep.base or sweep.members[0]
     schemes = list(dict.fromkeys(name for setup in sweep.members for name in setup.schemes))
     titles, rows = sweep_table(sweep)
+    return f"""<section id="{first.slug}-sensitivity">
+<h2>Sensitivity to c: {html.escape(title_of(first.study))}</h2>
+{_legend(schemes)}
+{_figure(specs, sensitivity_figure(sweep))}
+<div class="scroll">{_text_table(titles, rows)}</div>
+</section>"""
+
+
+def html_reasons(run: StoredRun) -> str:
+    """Return the table of a run's changes of design, with the reason for each; empty without."""
+    every = changes(run.history.rows)
+    if not every:
+        return ""
+    rows = [(f"{each.round:,}", f"{each.seconds:,.1f}", each.why) for each in every[:MOST_CHANGES]]
+    more = len(every) - MOST_CHANGES
+    rest = f"<p>And {more:,} more.</p>" if more > 0 else ""
+    title = html.escape(f"Why {run.scheme} drew as it did, seed {run.seed}")
+    return (
+        f'<div class="wide why" data-scheme="{html.escape(run.scheme)}"><h3>{title}</h3>'
+        f'<div class="scroll">{_text_table(("round", "from, s", "why"), rows)}</div>{rest}</div>\n'
+    )
+
+
+def _text_table(titles: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
     head = "".join(f"<th scope=col>{html.escape(title)}</th>" for title in titles)
     body = "".join(
         f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows
     )
-    return f"""<section id="{first.slug}-sensitivity">
-<h2>Sensitivity to c: {html.escape(title_of(first.study))}</h2>
-{_legend(schemes)}
-<div class="plots">
-{_figure(plots, sensitivity_drawing(sweep))}
-<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>
-</div>
-</section>"""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _figure(plots: dict[str, Plot], drawing: Drawing) -> str:
-    """Keep the plot under a new id, and return the place where the page draws it."""
-    name = f"plot-{len(plots)}"
-    plots[name] = plot_of(drawing)
-    kind = ' class="wide"' if drawing.wide else ""
+def _details(title: str, body: str) -> str:
+    return f"<details><summary>{title}</summary>{body}</details>\n" if body else ""
+
+
+def _plots(specs: Specs, figures: Sequence[Figure]) -> str:
+    return _grid("".join(_figure(specs, each) for each in figures))
+
+
+def _grid(body: str) -> str:
+    return f'<div class="plots">{body}</div>' if body else ""
+
+
+def _figure(specs: Specs, figure: Figure) -> str:
+    """Keep the chart under a new id, and return the place where the page draws it."""
+    name = f"chart-{len(specs)}"
+    specs[name] = spec(figure)
+    kind = ' class="wide"' if figure.wide else ""
+    mine = f' data-scheme="{html.escape(figure.scheme)}"' if figure.scheme else ""
     return (
-        f'<figure{kind}><h3>{html.escape(drawing.title)}</h3><div class="plot" id="{name}"></div>'
-        f"<figcaption>{html.escape(drawing.note)}</figcaption></figure>\n"
+        f"<figure{kind}{mine}><h3>{html.escape(figure.title)}</h3>"
+        f'<div class="plot" id="{name}"></div>'
+        f"<figcaption>{html.escape(figure.note)}</figcaption></figure>\n"
     )
 
 
 def _download(summary: Summary) -> str:
     """Return a link to the numbers as a file, which the page holds."""
-    packed = base64.b64encode(csv_text([summary]).encode()).decode()
+    text = base64.b64encode(csv_text([summary]).encode()).decode()
     name = f"{summary.setup.slug}.csv"
-    return f'<a download="{name}" href="data:text/csv;base64,{packed}">Download the CSV</a>'
+    return f'<a download="{name}" href="data:text/csv;base64,{text}">Download the CSV</a>'
 
 
 def _legend(schemes: Sequence[str]) -> str:
     buttons = "".join(
-        f'<button type="button" aria-pressed="true" data-scheme="{html.escape(scheme)}" '
-        f'data-dash="{dash(scheme)}" style="--colour: {colour(scheme)}">{html.escape(scheme)}'
-        "</button>"
+        f'<button type="button" aria-pressed="true" data-scheme="{html.escape(scheme)}">'
+        f'<svg viewBox="0 0 28 4" aria-hidden="true"><path d="M0 2h28" stroke="{colour(scheme)}" '
+        f'stroke-width="3" stroke-dasharray="{" ".join(map(str, dash(scheme)))}"/></svg>'
+        f"{html.escape(scheme)}</button>"
         for scheme in schemes
     )
     return f'<div class="legend" role="group" aria-label="Schemes shown">{buttons}</div>'
@@ -163,24 +227,20 @@ def part(name: str) -> str:
 def _versions(setups: Sequence[Setup]) -> str:
     made = ", ".join(sorted({setup.version for setup in setups}))
     tools = [f"Python {platform.python_version()}"]
-    tools += [f"{name} {metadata.version(name)}" for name in PACKAGES if find_spec(name)]
+    for name in PACKAGES:
+        if find_spec(name.removesuffix("-python").replace("-", "_")):
+            tools.append(f"{name} {metadata.version(name)}")
     page_by = ", ".join([f"fedpace {fedpace.__version__}", *tools])
     return f"Runs made with fedpace {made}. Page made with {page_by}."
 
 
+@lru_cache(maxsize=2)
 def packed(text: str) -> str:
     """Return a text packed to less than half of its size, in letters that HTML leaves alone."""
     return base64.b85encode(gzip.compress(text.encode(), 9, mtime=0)).decode().translate(UNMARKED)
 
 
-def _plotly() -> str:
-    with needs("the page needs Plotly", "report"):
-        from plotly.offline import get_plotlyjs
-    # As a browser reads lines, or the hash would be another.
-    return str(get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")
-
-
 def _hash(script: str) -> str:
-    """Return what the page's policy knows a script by: no other one is run."""
+    """Return the hash by which the page's policy allows a script; no other one is run."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"'sha256-{digest}'"

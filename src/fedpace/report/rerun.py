@@ -8,9 +8,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from fedpace.estimation.policy import OURS, WITHOUT_BARRIER
+from fedpace.registry import ASYNCHRONOUS, SAMPLER, SCHEME, method_names
 from fedpace.report.setups import Setup, flat, plain_name
-from fedpace.sampling.schemes import SCHEMES
 from fedpace.studies.store import NAMES, StoredRun
 from fedpace.studies.study import Study, load_study, setups
 
@@ -64,8 +63,12 @@ def _which(runs: Sequence[StoredRun]) -> list[str]:
     seeds = [run.seed for run in runs]
     first, last = min(seeds), max(seeds)
     names = list(dict.fromkeys(plain_name(run.scheme) for run in runs))
-    every = WITHOUT_BARRIER if runs[0].study.training.asynchronous else (*SCHEMES, *OURS)
-    schemes = "all" if names == list(every) else ",".join(names)
+    every = (
+        method_names(mode=ASYNCHRONOUS)
+        if runs[0].study.training.asynchronous
+        else method_names(SCHEME, SAMPLER)
+    )
+    schemes = "all" if names == every else ",".join(names)
     words = ["--schemes", schemes, "--seeds", str(last - first + 1)]
     return [*words, "--first-seed", str(first)] if first else words
 

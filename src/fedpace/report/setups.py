@@ -10,17 +10,16 @@ from itertools import count
 from typing import Any
 
 from fedpace.checks import FloatArray
-from fedpace.estimation.no_barrier import BUFFERS, PUBLISHED
-from fedpace.estimation.policy import SAMPLERS
+from fedpace.registry import METHODS
 from fedpace.sampling.schemes import SCHEMES, needs_counts_only
 from fedpace.studies.store import NAMES, StoredRun
 from fedpace.studies.study import Study
 
-# What comes with fedpace, in the order of tables and figures.
-USUAL = (*SCHEMES, *SAMPLERS, *PUBLISHED)
-# What tells modes apart: runs that differ in these are compared, and their schemes' names tell.
+# Registered methods, in the order of tables and figures.
+USUAL = tuple(METHODS)
+# Runs that differ in these settings are compared; the names of their schemes show the mode.
 MODE = {"training.mode", "training.at_once", "training.buffer"}
-NO_BARRIER = " (no barrier"
+ASYNCHRONOUS = " (asynchronous"
 SWEPT = "sampling.c_over_s0"
 # How runs were measured, by `network.how`: in few words, for names of files, and on what.
 MEASURED = {
@@ -33,7 +32,7 @@ MEASURED = {
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """All runs of a configuration; `label` tells it from the others, `slug` names its files."""
+    """All runs of a configuration; `label` distinguishes it, `slug` names its files."""
 
     study: Study
     version: str
@@ -116,12 +115,12 @@ def optimising(setup: Setup) -> list[tuple[str, StoredRun, FloatArray]]:
 
 
 def plain_name(scheme: str) -> str:
-    """Return a scheme's name without what tells its mode.
+    """Return a scheme's name without its mode.
 
-    >>> plain_name("weighted (no barrier, B = 2)")
+    >>> plain_name("weighted (asynchronous, B = 2)")
     'weighted'
     """
-    return scheme.partition(NO_BARRIER)[0]
+    return scheme.partition(ASYNCHRONOUS)[0]
 
 
 def how_made(study: Study) -> str:
@@ -159,18 +158,18 @@ def _sweep(family: list[Setup]) -> Sweep | None:
 
 
 def _named_by_mode(run: StoredRun) -> StoredRun:
-    """Return a run whose scheme tells that no round was waited for, and what was given for that."""
+    """Return a run whose scheme's name shows asynchronous training and its settings."""
     training = run.study.training
-    if not training.asynchronous or NO_BARRIER in run.scheme:
+    if not training.asynchronous or ASYNCHRONOUS in run.scheme:
         return run
     given = [f"C = {training.slots}"] * (training.slots != training.k)
-    own = run.scheme in BUFFERS
+    own = run.scheme in METHODS and METHODS[run.scheme].buffer is not None
     given += [f"B = {training.buffer}"] * (training.buffer is not None and not own)
-    return replace(run, scheme=f"{run.scheme}{', '.join([NO_BARRIER, *given])})")
+    return replace(run, scheme=f"{run.scheme}{', '.join([ASYNCHRONOUS, *given])})")
 
 
 def _place(scheme: str) -> tuple[bool, int, str]:
-    """Return where a scheme stands: rounds first, then in the usual order, own ones last."""
+    """Return a scheme's place: synchronous first, then in the usual order, own ones last."""
     name = plain_name(scheme)
     order = USUAL.index(name) if name in USUAL else len(USUAL)
     return name != scheme, order, scheme

@@ -14,26 +14,24 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedpace.files import cell
-from fedpace.report.costs import Costs
-from fedpace.report.intervals import Interval
-from fedpace.report.notes import notes
-from fedpace.report.sensitivity import sensitivities
-from fedpace.report.setups import Sweep
-from fedpace.report.summary import BASELINE, PROPOSED, SchemeSummary, Summary
+from fedpace.registry import is_biased
+from fedpace.report.intervals import Interval, inverse
+from fedpace.report.notes import notes, published, title_of
+from fedpace.report.setups import Sweep, plain_name
+from fedpace.report.summary import BASELINE, PROPOSED, SchemeSummary, Summary, sensitivities
 from fedpace.report.tables import new_table, printable
-from fedpace.report.titles import published, title_of
-from fedpace.rivals import marked
+from fedpace.report.time_to_target import Costs
 
-NOTHING = "–"
+NO_VALUES = "–"
 # Titles are broken into lines of about this many letters where room is short.
 TITLE_WIDTH = 12
 # Above the table of costs.
 COSTS = (
-    "What that cost, until the target was reached or the run ended. Device-seconds are all seconds "
-    "that clients worked; thrown away is the share of candidates, late replies, clients that left "
-    "and the pilot not gone on with; the busiest client has this share of the work that counted. "
-    "Bytes are measured, or those of the model in single precision. Accuracy is that at the end of "
-    "the run, on what clients hold back."
+    "Costs until the target was reached or the run ended. Device-seconds are all seconds that "
+    "clients worked; wasted is the share of candidates, late replies, clients that left and the "
+    "dropped pilot; the busiest client has this share of the work that counted. Bytes are "
+    "measured, or those of the model in single precision. Accuracy is that at the end of the run, "
+    "on the clients' test data."
 )
 # Letters of a terminal, and columns that a table keeps even if they are more.
 TERMINAL_WIDTH, LEAST_COLUMNS = 80, 4
@@ -58,7 +56,7 @@ def columns(summary: Summary) -> list[Column]:
     unpiloted = f"vs {PROPOSED}, without pilots"
     accuracy = f"time to accuracy {100 * summary.accuracy.value:.1f} %, s"
     every = [
-        Column("scheme", lambda row: (marked(row.scheme), "")),
+        Column("scheme", lambda row: (_marked(row.scheme), "")),
         Column("reached", lambda row: (f"{row.reached} of {row.runs}", "")),
         Column(f"time to {summary.target}, s", lambda row: _cell(row.seconds, _seconds)),
         Column("time until sustained, s", lambda row: _cell(row.sustained_seconds, _seconds)),
@@ -82,8 +80,8 @@ def columns(summary: Summary) -> list[Column]:
     if not any(row.pilot_seconds.value > 0 for row in summary.rows):
         left_out |= {"pilot time, s", "time without pilots, s", unpiloted}
     shown = [column for column in every if column.title not in left_out]
-    # A column that holds nothing tells nothing.
-    return [each for each in shown if any(each.cell(row)[0] != NOTHING for row in summary.rows)]
+    # A column without any value is left out.
+    return [each for each in shown if any(each.cell(row)[0] != NO_VALUES for row in summary.rows)]
 
 
 def cost_columns(summary: Summary) -> list[Column]:
@@ -91,10 +89,10 @@ def cost_columns(summary: Summary) -> list[Column]:
     if all(math.isnan(row.costs.device_seconds.value) for row in summary.rows):
         return []
     every = [
-        Column("scheme", lambda row: (marked(row.scheme), "")),
+        Column("scheme", lambda row: (_marked(row.scheme), "")),
         Column("device-seconds", lambda row: _cell(row.costs.device_seconds, _rounds)),
         Column("updates", lambda row: _cell(row.costs.updates, _rounds)),
-        Column("thrown away", lambda row: _cell(row.costs.wasted, _percent)),
+        Column("wasted", lambda row: _cell(row.costs.wasted, _percent)),
         Column("MB down", lambda row: _cell(row.costs.down, _seconds)),
         Column("MB up", lambda row: _cell(row.costs.up, _seconds)),
         Column("busiest client", lambda row: _cell(row.costs.busiest, _percent)),
@@ -102,7 +100,7 @@ def cost_columns(summary: Summary) -> list[Column]:
         Column("final accuracy", lambda row: _cell(row.costs.accuracy, _percent)),
         Column("of the slowest fifth", lambda row: _cell(row.costs.slow_accuracy, _percent)),
     ]
-    # How old updates were is for runs without a barrier, and not every backend knows the rest.
+    # Staleness is for asynchronous runs, and not every backend knows the rest.
     unknown = {
         title
         for title, name in (
@@ -147,11 +145,57 @@ def csv_text(summaries: Sequence[Summary]) -> str:
     return text.getvalue()
 
 
+def ranked(summary: Summary) -> list[SchemeSummary]:
+    """Return the rows by time to the target, first those with most runs that reached it."""
+    return sorted(
+        summary.rows,
+        key=lambda row: (-row.reached / row.runs, _or_last(row.seconds.value), row.scheme),
+    )
+
+
+def main_table(summary: Summary) -> str:
+    """Return the table of five columns that a reader sees first, the winner on top.
+
+    A star marks the first scheme where its interval against the best other excludes 1.
+    """
+    titles = ("scheme", f"seconds to {summary.target}", f"times sooner than {BASELINE}",
+              "times sooner than the best other", "accuracy at the end")  # fmt: skip
+    head = "".join(f"<th scope=col tabindex=0>{html.escape(title)}</th>" for title in titles)
+    body = ""
+    for place, row in enumerate(ranked(summary)):
+        first = place == 0 and row.reached == row.runs > 0
+        star = "★ " * (first and row.to_best_other.high < 1)
+        misses = f"{row.reached} of {row.runs} runs" * (row.reached < row.runs)
+        seconds, interval = _cell(row.seconds, _seconds)
+        cells = (
+            ((f"{star}{_marked(row.scheme)}", misses), row.scheme),
+            ((seconds, interval), row.seconds.value),
+            (_cell(inverse(row.to_uniform), _ratio), 1 / row.to_uniform.value),
+            (_cell(inverse(row.to_best_other), _ratio), 1 / row.to_best_other.value),
+            (_cell(row.costs.accuracy, _percent), row.costs.accuracy.value),
+        )
+        line = "".join(_sortable_cell(*each) for each in cells)
+        mark = ' class="first"' * first
+        body += f'<tr{mark} data-scheme="{html.escape(row.scheme)}">{line}</tr>\n'
+    head = f"<thead><tr>{head}</tr></thead>"
+    return f'<table class="main sortable">{head}\n<tbody>\n{body}</tbody></table>'
+
+
+def _sortable_cell(cell: Cell, value: str | float) -> str:
+    known = isinstance(value, str) or math.isfinite(value)
+    sorted_by = html.escape(f"{value}") if known else ""
+    return _html_cell(cell).replace("<td>", f'<td data-value="{sorted_by}">', 1)
+
+
+def _or_last(value: float) -> float:
+    return value if math.isfinite(value) else math.inf
+
+
 def html_costs(summary: Summary) -> str:
-    """Return the table of costs for the page, with what it means; nothing where there is none."""
+    """Return the table of costs for the page; empty where runs did not count them."""
     if not (shown := cost_columns(summary)):
         return ""
-    return f'<p>{html.escape(COSTS)}</p>\n<div class="scroll">{_html_table(summary, shown)}</div>'
+    return f'<div class="scroll">{_html_table(summary, shown)}</div>'
 
 
 def html_table(summary: Summary) -> str:
@@ -229,6 +273,11 @@ def _plain(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
+def _marked(scheme: str) -> str:
+    """Return a scheme's name, with a mark if it is known to be biased."""
+    return f"{scheme} (biased)" if is_biased(plain_name(scheme)) else scheme
+
+
 def _accuracy(row: SchemeSummary) -> Cell:
     value, interval = _cell(row.accuracy_seconds, _seconds)
     if row.accuracy_reached < row.runs:
@@ -240,26 +289,27 @@ def _cell(interval: Interval, text: Callable[[float], str]) -> Cell:
     value = f"{interval.bound} {text(interval.value)}".strip()
     if not math.isfinite(interval.low) or interval.low == interval.high:
         return value, ""
-    return value, f"[{text(interval.low)}, {text(interval.high)}]".replace("×", "")
+    low, high = (text(end).removesuffix("×").removesuffix(" %") for end in interval[1:3])
+    return value, f"[{low}, {high}]"
 
 
 def _seconds(value: float) -> str:
     """Return a time with about four digits; none at all reads as nothing."""
     if not math.isfinite(value) or value == 0:
-        return NOTHING
+        return NO_VALUES
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}"
 
 
 def _rounds(value: float) -> str:
-    return f"{value:,.0f}" if math.isfinite(value) else NOTHING
+    return f"{value:,.0f}" if math.isfinite(value) else NO_VALUES
 
 
 def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %" if math.isfinite(value) else NOTHING
+    return f"{100 * value:.1f} %" if math.isfinite(value) else NO_VALUES
 
 
 def _ratio(value: float) -> str:
-    return f"{value:.2f}×" if math.isfinite(value) else NOTHING
+    return f"{value:.2f}×" if math.isfinite(value) else NO_VALUES
 
 
 def _joined(cell: Cell) -> str:

@@ -17,9 +17,9 @@ from rich.text import Text
 from fedpace.checks import IntArray
 from fedpace.clients_file import Clients
 from fedpace.profile import Profile
-from fedpace.rivals import marked
+from fedpace.registry import mark_biased
 from fedpace.sampling.plan import Prediction
-from fedpace.sampling.tiered import Tiered
+from fedpace.sampling.tiers import Tiered
 
 if TYPE_CHECKING:
     from fedpace.report.intervals import Interval
@@ -93,7 +93,7 @@ def runs_table(summary: Summary) -> Table:
     for row in summary.rows:
         seconds = (_number(each, ".1f") for each in (row.seconds, row.sustained_seconds))
         ratio = _number(row.to_proposed, ".2f")
-        table.add_row(marked(row.scheme), f"{row.reached} of {row.runs}", *seconds, ratio)
+        table.add_row(mark_biased(row.scheme), f"{row.reached} of {row.runs}", *seconds, ratio)
     return table
 
 

@@ -1,20 +1,20 @@
-"""What each scheme is predicted to cost, for one K or for many."""
+"""Predict what each scheme costs, for one K or several."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpace.checks import number, positive_count, shown
+from fedpace.checks import number, positive_count, short_repr
 from fedpace.errors import InputError
 from fedpace.profile import Profile
-from fedpace.sampling.design import Design
+from fedpace.sampling.design import BaseDesign, as_design
 from fedpace.sampling.schemes import SCHEMES, scheme_named
-from fedpace.sampling.solution import CAP_REMEDY
+from fedpace.sampling.solvers.solution import CAP_REMEDY
 
 
 class Prediction(NamedTuple):
-    """One scheme with one K.
+    """The predicted cost of one scheme with one K.
 
     `relative_time` is the predicted time to the target over that of uniform sampling with
     the reference K.
@@ -22,14 +22,14 @@ class Prediction(NamedTuple):
 
     scheme: str
     k: int
-    design: Design
+    design: BaseDesign
     round_time: float
     variance_term: float
     largest_weight: float
     relative_time: float
 
     def numbers(self) -> dict[str, Any]:
-        """Return every field by its name, but not the design."""
+        """Return every field except the design, by name."""
         return {name: value for name, value in self._asdict().items() if name != "design"}
 
 
@@ -50,13 +50,13 @@ def plan(
     Parameters
     ----------
     profile : Profile
-        The fleet; its `beta_over_alpha` is taken to hold for K = `k`.
+        The clients; its `beta_over_alpha` is that of K = `k`.
     k : int ≥ 1
         The reference K.
     ks : integers ≥ 1, optional
-        The values of K to look at; by default only `k`.
+        The values of K to compare; by default only `k`.
     schemes : names in SCHEMES
-        In the order in which they are wanted.
+        Rows come in this order.
     max_weight : float, optional
         Cap on p_i / (K q_i), at least 1/k. A K below k gets no cap tighter than 1/K.
 
@@ -72,7 +72,9 @@ def plan(
     ks = (k,) if ks is None else ks
     for argument, values in (("ks", ks), ("schemes", schemes)):
         if not np.iterable(values):
-            raise InputError(f"{argument} must be a list, got {shown(values)}; put it in brackets")
+            raise InputError(
+                f"{argument} must be a list, got {short_repr(values)}; put it in brackets"
+            )
     if max_weight is not None:
         max_weight = number("max_weight", max_weight, CAP_REMEDY)
     reference = uniform_cost(profile, k)
@@ -81,21 +83,21 @@ def plan(
         at = _at(profile, k, each)
         cap = max(max_weight, 1 / each) if max_weight is not None and each < k else max_weight
         for name in schemes:
-            design = scheme_named(name)(at, each, max_weight=cap)
+            design = as_design(scheme_named(name)(at, each, max_weight=cap))
             yield predict(at, name, design, each, reference=reference)
 
 
 def best(rows: Sequence[Prediction]) -> Prediction:
-    """Return the row of the least predicted time."""
+    """Return the row with the least predicted time."""
     return min(rows, key=lambda row: row.relative_time)
 
 
 def recommended(rows: Sequence[Prediction], k: int) -> Prediction | None:
-    """Return the best row, or, if that is everyone every round, the best with the reference K.
+    """Return the best row, or, if that is full participation, the best with the reference K.
 
-    The bound charges variance at its worst, and so overstates what many clients a round are
-    worth; `full` and K ≥ N are not taken on its word. Where the reference K is not among the
-    rows, the K next to it counts; None if nothing else was compared.
+    The bound assumes the worst case for the variance and so overstates the benefit of many clients
+    per round; therefore `full` and K ≥ N are never recommended. If the reference K is not among
+    the rows, the nearest K is used; None if nothing else was compared.
     """
     first = best(rows)
     if first.scheme != "full" and first.k < first.design.n:
@@ -108,9 +110,9 @@ def recommended(rows: Sequence[Prediction], k: int) -> Prediction | None:
 
 
 def predict(
-    profile: Profile, scheme: str, design: Design, k: int, *, reference: float
+    profile: Profile, scheme: str, design: BaseDesign, k: int, *, reference: float
 ) -> Prediction:
-    """Return what a design is predicted to cost, with c known for this K."""
+    """Return the predicted cost of a design; the profile's c must be that of this K."""
     round_time = design.expected_round_time(profile.times)
     variance = design.variance_term(profile)
     return Prediction(
@@ -125,14 +127,14 @@ def predict(
 
 
 def uniform_cost(profile: Profile, k: int) -> float:
-    """Return T (S + c) / K of uniform sampling, what others are compared with."""
+    """Return T (S + c) / K of uniform sampling, the reference of all comparisons."""
     return predict(
         profile, "uniform", SCHEMES["uniform"](profile, k), k, reference=1.0
     ).relative_time
 
 
 def usual_ks(n: int, k: int) -> list[int]:
-    """Return 1, 2, 5, 10, 20, … up to N, with N and the reference K among them.
+    """Return 1, 2, 5, 10, 20, … up to N, including N and the reference K.
 
     >>> usual_ks(40, k=4)
     [1, 2, 4, 5, 10, 20, 40]

@@ -1,358 +1,349 @@
-"""Which tiers, and how often each: the least predicted time of rounds of clients of like speed.
-
-For given tiers and given probabilities within them a tier is like a client: it takes T_g
-seconds, and adds A_g / m_g to the second moment of the step. So its chance m_g solves P3 over
-tiers, by one scalar root, and globally. docs/method.md has the argument.
-"""
+"""Tiered designs: draw a tier of clients with similar speed, then some of its clients."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from functools import cached_property
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from fedpace.checks import FloatArray, IntArray, number, positive_count
+from fedpace.checks import (
+    FloatArray,
+    IntArray,
+    column,
+    one_per_client,
+    positive_column,
+    positive_count,
+    refuse_first,
+    shares,
+    short_repr,
+    sum_to_one,
+)
 from fedpace.errors import InputError
-from fedpace.profile import Profile, stand_in
-from fedpace.sampling.arcs import totals
-from fedpace.sampling.design import divided
-from fedpace.sampling.max_time import solve_max_time
-from fedpace.sampling.mean_time import Tilt, solve_mean_time, solve_tilt
-from fedpace.sampling.solution import NOTHING_LEFT, Solution, check_cap, residual
-from fedpace.sampling.tiered import Tiered, filled_places
+from fedpace.profile import Profile
+from fedpace.sampling.design import (
+    Among,
+    BaseDesign,
+    Draw,
+    normalise,
+    present_clients,
+    raise_to_floors,
+)
+from fedpace.sampling.solvers.solution import Solution
+from fedpace.sampling.systematic import Arcs, totals
 
-# Up to this many clients, numbers of tiers are compared by their exact times.
-SMALL = 2**11
-# A larger fleet has no more tiers than this: they are so narrow that finer ones gain nothing. To
-# be without tiers, with the probabilities of P2, is not tried there: it takes longer than all else.
-LARGE = 2**15
-# In a large fleet every third number of tiers is tried first, then those around the best.
-COARSER = 3
-# Numbers of tiers that are tried: from one step to the next, half as many again.
-FINER = 1.5
-Moments = TypeVar("Moments", float, FloatArray)
-ROUND_CAP_REMEDY = "give the most that the weights of a round may sum to, or leave it out"
+# Sums of inclusion probabilities this close to an integer are treated as that integer.
+NEAR_INTEGER = 1e-9
+# Smallest inclusion probability that `inclusion_probabilities` returns. Clients with smaller ones
+# do not change the sum K in float64, which would leave them 0, and their weights infinite.
+LEAST_INCLUSION = 1e-25
 
 
 @dataclass(frozen=True, eq=False)
-class TierSolution(Solution):
-    """A solution with its tiers; `q` are the shares of all draws, `gap` is against min P3.
+class Tiered(BaseDesign):
+    """Draw tier g with chance m_g, then client i of it with probability π_i, never twice.
 
-    Attributes
+    Within a tier the draw is systematic: one uniform number u, and the clients in whose part of
+    the cumulated π the points u, u + 1, u + 2, … fall. The weight p_i / (m_g π_i) makes it
+    unbiased, for every partition and all chances. There are at most N + G different draws, so
+    times, weights and moments are exact: see `samples`.
+
+    Parameters
     ----------
-    tiers : integers of N
-        The tier of each client; 0 has the fastest.
-    chances : array of G
+    tiers : integers of N, from 0 to G − 1
+        The tier of each client.
+    chances : array of G, > 0, sums to 1
         m_g.
-    inclusion : array of N
-        π_i within its tier.
+    inclusion : array of N, in (0, 1]
+        π_i, given that its tier is drawn.
+    weights : array of N
+        p_i.
+    k : int ≥ 1, optional
+        K, the clients per round; by default the most that a tier draws.
+    turn : int, optional
+        Draw this tier with certainty; weights stay the same. The caller must give tier g the share
+        m_g of the turns.
+    solution : Solution, optional
+        The result of the solver that found the tiers.
+
+    Examples
+    --------
+    >>> design = Tiered([0, 0, 1], chances=[0.8, 0.2], inclusion=[1, 1, 1], weights=[0.5, 0.3, 0.2])
+    >>> for chance, draw in design.samples():
+    ...     print(chance, draw.clients, draw.weights)
+    0.8 [0 1] [0.625 0.375]
+    0.2 [2] [1.]
     """
 
     tiers: IntArray
     chances: FloatArray
     inclusion: FloatArray
+    weights: FloatArray
+    k: int
+    turn: int | None
+    solution: Solution | None
+
+    def __init__(
+        self,
+        tiers: ArrayLike,
+        chances: ArrayLike,
+        inclusion: ArrayLike,
+        weights: ArrayLike,
+        *,
+        k: int | None = None,
+        turn: int | None = None,
+        solution: Solution | None = None,
+    ) -> None:
+        p = shares(weights)
+        m = _chances(chances)
+        numbers = _tier_numbers(tiers, p.size, m.size)
+        pi = one_per_client("inclusion", positive_column("inclusion", inclusion), p.size)
+        refuse_first("inclusion", pi, pi > 1 + NEAR_INTEGER, "be at most 1", "draw a client once")
+        for name, value in (
+            ("tiers", numbers), ("chances", m), ("inclusion", np.minimum(pi, 1)), ("weights", p)
+        ):  # fmt: skip
+            value.setflags(write=False)
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "k", _room(totals(numbers, pi), k))
+        object.__setattr__(self, "turn", None if turn is None else _turn(turn, m.size))
+        object.__setattr__(self, "solution", solution)
+
+    @property
+    def n(self) -> int:
+        """The number of clients."""
+        return self.weights.size
+
+    @property
+    def q(self) -> FloatArray:
+        """The share of each client in all draws: m_g π_i over its sum."""
+        return normalise(self._marginals)
+
+    @property
+    def largest_weight(self) -> float:
+        """The largest p_i / (m_g π_i)."""
+        return float((self.weights / self._marginals).max())
+
+    @property
+    def largest_round_weight(self) -> float:
+        """The largest possible sum of the weights of a round."""
+        weights = self.weights / self._marginals
+        return float(self.arcs.sums(weights[self.order]).max())
+
+    @property
+    def round_weights(self) -> FloatArray:
+        """P_g / m_g, the expected sum of the weights in a round of each tier."""
+        return totals(self.tiers, self.weights) / self.chances
+
+    @cached_property
+    def order(self) -> IntArray:
+        """The clients tier by tier, ascending within each."""
+        return np.argsort(self.tiers, kind="stable")
+
+    @cached_property
+    def arcs(self) -> Arcs:
+        """All samples, tier by tier, with clients in the order of `order`."""
+        return Arcs.of(self._cumulated)
+
+    def draw(self, rng: np.random.Generator) -> Draw:
+        """Draw a tier, unless `turn` is set, and clients from it."""
+        at, u = rng.random(2)
+        g = int(np.searchsorted(self._ends, at * self._ends[-1], side="right"))
+        return self._sample(min(g, self.chances.size - 1) if self.turn is None else self.turn, u)
+
+    def with_turn(self, tier: int) -> Tiered:
+        """Return the same design with `turn` set to a tier, sharing all that is computed."""
+        _ = self._cumulated, self._marginals, self._ends  # cached for the copies of all tiers
+        design = copy(self)
+        object.__setattr__(design, "turn", tier)
+        return design
+
+    def samples(self) -> Iterator[tuple[float, Draw]]:
+        """Yield every possible draw with its probability, over all tiers, ignoring `turn`."""
+        arcs = self.arcs
+        for g, low, high in zip(arcs.tier.tolist(), arcs.low, arcs.high, strict=True):
+            yield float(self.chances[g] * (high - low)), self._sample(g, (low + high) / 2)
+
+    def tier_times(self, times: ArrayLike) -> FloatArray:
+        """Return the expected time of the slowest client drawn from each tier."""
+        t = one_per_client("times", positive_column("times", times), self.n)
+        return self.arcs.expected(self.arcs.largest(t[self.order]))
+
+    def expected_round_time(self, times: ArrayLike) -> float:
+        """Return Σ_g m_g T_g, or T_g if `turn` is set; exact."""
+        if self.turn is None:
+            return float(self.chances @ self.tier_times(times))
+        t = one_per_client("times", positive_column("times", times), self.n)
+        alone = Arcs.of([self._cumulated[self.turn]])
+        return float(alone.expected(alone.largest(t[self._members[self.turn]]))[0])
+
+    def variance_term(self, profile: Profile) -> float:
+        """Return S = Σ_i p_i² G_i² (K / (m_g π_i) − K + 1).
+
+        As for every design, S is K times the variance of the step, plus the squared length of
+        its mean, for updates that are orthogonal to each other. If updates of a tier are similar,
+        S is larger; `second_moment` is exact for known updates.
+        """
+        squares = (profile.weights * profile.grad_norms) ** 2
+        return float(squares @ (1 + self.k * (1 / self._marginals - 1)))
+
+    def second_moment(self, updates: ArrayLike) -> float:
+        """Return E‖Σ weights_i Δ_i‖², exactly, for the updates Δ_i, of shape (N, P)."""
+        rows = np.asarray(updates, dtype=np.float64)
+        steps = ((chance, draw.weights @ rows[draw.clients]) for chance, draw in self.samples())
+        return float(sum(chance * float(step @ step) for chance, step in steps))
+
+    def among(self, present: ArrayLike) -> BaseDesign:
+        """Return the tiers restricted to the clients that are present.
+
+        The chance of a tier falls with the share of its data that is absent, so that rounds keep
+        their weights up to a common factor, and free places go to the tier's present clients. If a
+        tier's rounds would outweigh all those of the full fleet, its chance is raised. If the tier
+        of `turn` is empty, a tier is drawn at random.
+        """
+        clients = present_clients(present, self.weights)
+        held = totals(self.tiers, self.weights, self.chances.size)
+        left = totals(self.tiers[clients], self.weights[clients], self.chances.size)
+        kept = np.flatnonzero(left)
+        chances = normalise(self.chances[kept] * left[kept] / held[kept])
+        least = normalise(left[kept]) / max(float(self.round_weights.max()), 1.0)
+        numbers = np.full(self.chances.size, -1)
+        numbers[kept] = np.arange(kept.size)
+        tiers = numbers[self.tiers[clients]]
+        turn = None if self.turn is None or numbers[self.turn] < 0 else int(numbers[self.turn])
+        inner = Tiered(
+            tiers,
+            raise_to_floors(chances, least),
+            inclusion_probabilities(self.inclusion[clients], tiers, self.k),
+            normalise(self.weights[clients]),
+            k=self.k,
+            turn=turn,
+        )
+        return Among(inner, clients, self.n, tiers=kept if self.chances.size > 1 else None)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return shares of draws, aggregation weights, tiers and inclusion probabilities."""
+        weights = self.weights / self._marginals
+        columns = {"q": self.q, "aggregation_weight": weights}
+        return {**columns, "tier": self.tiers, "inclusion": self.inclusion}
+
+    @cached_property
+    def _marginals(self) -> FloatArray:
+        marginals: FloatArray = self.chances[self.tiers] * self.inclusion
+        return marginals
+
+    @cached_property
+    def _ends(self) -> FloatArray:
+        return np.cumsum(self.chances)
+
+    @cached_property
+    def _members(self) -> list[IntArray]:
+        counts = np.bincount(self.tiers, minlength=self.chances.size)
+        return np.split(self.order, np.cumsum(counts)[:-1])
+
+    @cached_property
+    def _cumulated(self) -> list[FloatArray]:
+        """Cumulative π of each tier; a total near an integer is set to it."""
+        cumulated = [np.cumsum(self.inclusion[members]) for members in self._members]
+        for each in cumulated:
+            nearest = np.round(each[-1])
+            if abs(each[-1] - nearest) < NEAR_INTEGER:
+                each[-1] = nearest
+        return cumulated
+
+    def _sample(self, tier: int, u: float) -> Draw:
+        members, cumulated = self._members[tier], self._cumulated[tier]
+        points = np.arange(u, cumulated[-1])
+        # Rounding may move the last point to the end, and two points into one part.
+        places = np.minimum(np.searchsorted(cumulated, points, side="right"), members.size - 1)
+        clients = members[np.unique(places)]
+        number = tier if self.chances.size > 1 else -1
+        return Draw(clients, self.weights[clients] / self._marginals[clients], number)
 
 
-def solve_tiers(
-    weights: ArrayLike,
-    times: ArrayLike,
-    grad_norms: ArrayLike,
-    beta_over_alpha: float | None,
-    k: int,
-    max_weight: float | None = None,
-    *,
-    max_round_weight: float | None = None,
-    tiers: int | None = None,
-    coherence: float = 0.0,
-) -> TierSolution:
-    """Minimise T (S + c) over tiers of clients with neighbouring times.
-
-    T = Σ_g m_g T_g is exact, S = K Σ_g A_g / m_g − (K − 1) Σ a_i² with A_g = Σ_{i∈g} a_i² / π_i
-    and a_i = p_i G_i. Within a tier π_i ∝ a_i, at most 1. No unbiased draw of K different clients
-    has an objective below min P3 with c − (K − 1) Σ a_i² in the place of c: `gap` is against it.
+class Systematic(Tiered):
+    """Draw client i with probability π_i, never twice in a round, and weight by p_i / π_i.
 
     Parameters
     ----------
-    weights, times, grad_norms, beta_over_alpha, k
-        p_i, t_i, G_i, c = β/α (None: (Σ p_i G_i)²) and K, as in `solve_max_time`.
-    max_weight : float ≥ 1/k, optional
-        Cap on the weight p_i / (m_g π_i) of one client. As nobody is drawn twice in a round, no
-        weight can be less than p_i: such a cap is kept as nearly as it can be.
-    max_round_weight : float ≥ 1, optional
-        Cap on the weight P_g / m_g of a round, P_g = Σ_{i∈g} p_i.
-    tiers : int ≥ 1, optional
-        How many; by default the number is chosen, and so is not to use any.
-    coherence : float in [0, 1]
-        κ, the mean cosine between the updates of two clients, where it is known: A_g becomes
-        (1 − κ) Σ a_i² / π_i + κ (Σ a_i)². With 0 updates are taken to be orthogonal.
+    inclusion : array of N, in (0, 1]
+        π_i; their sum is K, the clients in a round.
+    weights, solution
+        As in `Tiered`; this design has a single tier.
 
     Examples
     --------
-    Two fast and two slow clients, two a round: each pair is a tier.
-
-    >>> solution = solve_tiers([0.25] * 4, [1.0, 9.0, 1.0, 9.0], [1.0] * 4, 0.25, k=2)
-    >>> solution.tiers, solution.chances.round(6)
-    (array([0, 1, 0, 1]), array([0.75, 0.25]))
+    >>> design = Systematic([1.0, 0.5, 0.5], weights=[0.5, 0.25, 0.25])
+    >>> [(chance, draw.clients.tolist()) for chance, draw in design.samples()]
+    [(0.5, [0, 1]), (0.5, [0, 2])]
     """
-    profile = Profile(weights, times, grad_norms, beta_over_alpha)
-    k = positive_count("k", k)
-    if max_weight is not None:
-        check_cap("max_weight", max_weight, k)
-    caps = (max_weight, _round_cap(max_round_weight))
-    order = np.argsort(profile.times, kind="stable")
-    norms = stand_in(profile.grad_norms)
-    taught = Profile(profile.weights, profile.times, norms, profile.beta_over_alpha)
-    problem = _Problem(taught, k, *caps, _coherence(coherence), order)
-    if tiers is None:
-        best, tried = _searched(problem)
-    else:
-        count = positive_count("tiers", tiers, f"give 1 to {profile.n}", most=profile.n)
-        best, tried = problem.solved(problem.cut(count), exact=True), 1
-    return _solution(problem, best, tried, profile.grad_norms)
+
+    def __init__(
+        self, inclusion: ArrayLike, weights: ArrayLike, *, solution: Solution | None = None
+    ) -> None:
+        n = np.size(weights)
+        super().__init__(np.zeros(n, int), [1.0], inclusion, weights, solution=solution)
 
 
-def tier_counts(n: int, k: int) -> list[int]:
-    """Return the numbers of tiers to try: from 1 to N, with N/K among them.
+def inclusion_probabilities(shape: FloatArray, tiers: IntArray, k: int) -> FloatArray:
+    """Return π ∝ shape within each tier, at most 1, whose sum is K, or the tier if it is smaller.
 
-    >>> tier_counts(40, k=4)
-    [1, 2, 3, 4, 7, 10, 15, 22, 34, 40]
+    >>> inclusion_probabilities(np.array([8.0, 1.0, 1.0, 5.0]), np.array([0, 0, 0, 1]), k=2)
+    array([1. , 0.5, 0.5, 1. ])
     """
-    up, down = [n / k], [n / k]
-    while up[-1] * FINER < n:
-        up.append(up[-1] * FINER)
-    while down[-1] / FINER > 1:
-        down.append(down[-1] / FINER)
-    return sorted({min(max(round(each), 1), n) for each in (1, *down, *up, n)})
+    sizes = np.bincount(tiers)
+    whole = (sizes <= k)[tiers]
+    while not whole.all():
+        free = ~whole
+        places = k - np.bincount(tiers, whole)
+        total = totals(tiers[free], shape[free], sizes.size)
+        scale = np.divide(places, total, out=np.zeros(sizes.size), where=total > 0)
+        joined = free & (shape * scale[tiers] >= 1)
+        if not joined.any():
+            return np.where(whole, 1.0, np.maximum(shape * scale[tiers], LEAST_INCLUSION))
+        whole |= joined
+    return np.ones(shape.size)
 
 
-def tiers_by_time(times: FloatArray, count: int) -> IntArray:
-    """Return the tier of each client, of `count` that are as large as each other; 0 is fastest.
-
-    >>> tiers_by_time(np.array([3.0, 1.0, 2.0, 9.0]), 2)
-    array([1, 0, 0, 1])
-    """
-    return _tiers(np.argsort(times, kind="stable"), count)
-
-
-def least_moment(importance: FloatArray, tiers: IntArray, inclusion: FloatArray) -> float:
-    """Return (Σ_g √A_g)², the least E‖u‖² that chances of these tiers can give.
-
-    >>> least_moment(np.array([0.5, 0.5]), np.array([0, 1]), np.ones(2))
-    1.0
-    """
-    moments = totals(tiers, importance * (importance / inclusion))
-    return float(np.sqrt(moments).sum()) ** 2
+def _tier_numbers(tiers: ArrayLike, n: int, count: int) -> IntArray:
+    values = one_per_client("tiers", column("tiers", tiers), n)
+    wrong = (values != np.floor(values)) | (values < 0) | (values >= count)
+    condition = f"be an integer from 0 to {count - 1}"
+    refuse_first("tiers", values, wrong, condition, "give chances for each tier")
+    numbers = values.astype(np.int64)
+    if np.bincount(numbers, minlength=count).min() == 0:
+        empty = int(np.argmin(np.bincount(numbers, minlength=count)))
+        raise InputError(f"tiers must all have a client, got none in tier {empty}; leave it out")
+    return numbers
 
 
-def _tiers(order: IntArray, count: int) -> IntArray:
-    tiers = np.empty(order.size, dtype=np.int64)
-    tiers[order] = np.arange(order.size) * count // order.size
-    return tiers
+def _chances(values: ArrayLike) -> FloatArray:
+    chances = column("chances", values)
+    if (least := float(chances.min())) <= 0:
+        got = f"{least:g} for tier {int(np.argmin(chances))}; a tier never drawn biases the model"
+        raise InputError(f"chances must be positive, got {got}")
+    sum_to_one("chances", chances, "divide by the sum")
+    return chances
 
 
-class _Parts(NamedTuple):
-    """Clients in tiers, and π within them; both in the order of the clients."""
-
-    tiers: IntArray
-    inclusion: FloatArray
-
-
-class _Found(NamedTuple):
-    """The best chances of some tiers. `excess` is 1, or how far their caps are out of reach."""
-
-    parts: _Parts
-    tilt: Tilt
-    times: FloatArray
-    residual: float
-    excess: float
-    objective: float
-
-    @property
-    def rank(self) -> tuple[float, float]:
-        """Caps come first."""
-        return self.excess, self.objective
+def _room(taken: FloatArray, k: int | None) -> int:
+    """Return K; raise InputError if a tier takes more clients, or may take none."""
+    if (least := float(taken.min())) < 1 - NEAR_INTEGER:
+        got = f"{least:g} for tier {int(np.argmin(taken))}; raise them, or join it with another"
+        raise InputError(f"inclusion must sum to at least 1 in each tier, got {got}")
+    fullest = int(np.ceil(taken.max() - NEAR_INTEGER))
+    room = fullest if k is None else positive_count("k", k)
+    if room < fullest:
+        got = f"{room}; a tier draws up to {fullest} clients"
+        raise InputError(f"k must be at least what the fullest tier takes, got {got}")
+    return room
 
 
-class _Problem(NamedTuple):
-    profile: Profile
-    k: int
-    max_weight: float | None
-    max_round_weight: float
-    coherence: float
-    order: IntArray
-
-    @property
-    def constant(self) -> float:
-        """What is added to K Σ_g A_g / m_g: c, and that nobody is drawn twice."""
-        importance = self.profile.importance
-        mean = self._mixed(float(importance @ importance), float(importance.sum()) ** 2)
-        return self.profile.beta_over_alpha - (self.k - 1) * mean
-
-    @property
-    def lower_bound(self) -> float:
-        """A bound that no unbiased draw of at most K different clients can beat.
-
-        It is min P3 with the constant in the place of c. Where that is negative, −d, the second
-        moment M′ of any such draw, times K, is at least the least possible M, so that
-        M′ − d ≥ (1 − d/M) M′, and the bound is that share of min P3 with 0. And no round is
-        shorter than the fastest client's: t_1 (M − d) is a bound, too.
-        """
-        profile, constant = self.profile, self.constant
-        importance = profile.importance
-        inclusion = filled_places(importance, np.zeros(profile.n, dtype=np.int64), self.k)
-        own = float(importance @ (importance / inclusion))
-        least = self.k * self._mixed(own, float(importance.sum()) ** 2)
-        fleet = (profile.weights, profile.times, profile.grad_norms)
-        bound = solve_mean_time(*fleet, max(constant, 0.0)).objective
-        share = 1 + min(constant / least, 0.0)
-        return max(share * bound, float(profile.times.min()) * (least + constant))
-
-    def cut(self, count: int) -> _Parts:
-        """Cut the clients, sorted by time, into tiers that are as large as each other."""
-        tiers = _tiers(self.order, count)
-        parts = _Parts(tiers, filled_places(self.profile.importance, tiers, self.k))
-        if self.max_weight is None or self._floors(parts).sum() <= 1:
-            return parts
-        # With π ∝ p the weights of a tier are alike: no other π comes nearer to the cap.
-        return _Parts(tiers, filled_places(self.profile.weights, tiers, self.k))
-
-    def solved(self, parts: _Parts, *, exact: bool) -> _Found:
-        """Return the best chances of these tiers: P3 over tiers."""
-        design = self._design(parts) if exact else None
-        times = design.tier_times(self.profile.times) if design else self._near_times(parts)
-        roots = np.sqrt(self.k * self._moments(parts, self.profile.importance, design))
-        total = float(roots.sum())
-        floors = self._floors(parts)
-        excess = max(float(floors.sum()), 1.0)
-        bounds = floors / excess if floors.any() else None
-        relative = times / times.min() - 1
-        c = self.constant / total**2
-        tilt = solve_tilt(roots / total, relative, c, bounds)
-        spread = float(roots @ (roots / tilt.q)) + self.constant
-        left = residual(tilt.q, roots / total, 1 + relative, c, bounds)
-        objective = float(tilt.q @ times) * spread
-        return _Found(parts, tilt, times, left, excess, objective)
-
-    def predicted_time(self, found: _Found, grad_norms: FloatArray) -> float:
-        """Return T (S + c) with the norms as given, as a sum in which nothing cancels."""
-        m = found.tilt.q
-        importance = self.profile.weights * grad_norms
-        design = self._design(found.parts) if self.coherence else None
-        moments = self._moments(found.parts, importance, design)
-        mean = self._mixed(float(importance @ importance), float(importance.sum()) ** 2)
-        # A_g − Σ a² of a tier: what π < 1 adds to it.
-        added = float(importance**2 @ (1 / found.parts.inclusion - 1))
-        if self.coherence:
-            added = float(moments.sum()) - mean
-        variance = float(moments @ (1 + self.k * ((1 - m) / m))) + (self.k - 1) * added
-        return float(m @ found.times) * (variance + self.profile.beta_over_alpha)
-
-    def _mixed(self, own: Moments, together: Moments) -> Moments:
-        return (1 - self.coherence) * own + self.coherence * together
-
-    def _moments(self, parts: _Parts, importance: FloatArray, design: Tiered | None) -> FloatArray:
-        """Return A_g; without a design as if a draw's Σ a_i / π_i were always its mean."""
-        own = totals(parts.tiers, importance * (importance / parts.inclusion))
-        if not self.coherence:
-            return own
-        if design is None:
-            return self._mixed(own, totals(parts.tiers, importance) ** 2)
-        sums = design.arcs.sums((importance / parts.inclusion)[design.order])
-        return self._mixed(own, design.arcs.expected(sums**2))
-
-    def _floors(self, parts: _Parts) -> FloatArray:
-        """Return the least chances that keep the caps; their sum may exceed 1."""
-        p = self.profile.weights
-        floors = totals(parts.tiers, p) / self.max_round_weight
-        if self.max_weight is not None:
-            np.maximum.at(floors, parts.tiers, p / (parts.inclusion * self.max_weight))
-        return floors
-
-    def _design(self, parts: _Parts) -> Tiered:
-        """Return the tiers with chances of no meaning, for what does not depend on them."""
-        count = int(parts.tiers.max()) + 1
-        even = np.full(count, 1 / count)
-        return Tiered(parts.tiers, even, parts.inclusion, self.profile.weights, k=self.k)
-
-    def _near_times(self, parts: _Parts) -> FloatArray:
-        """Return T_g as if the draws within a tier were independent: near, and fast.
-
-        E[max] = Σ_j t_j (C_j^K − C_{j−1}^K) with C the cumulated π / Σ π of the tier.
-        """
-        tiers, t = parts.tiers[self.order], self.profile.times[self.order]
-        first = np.flatnonzero(np.diff(tiers, prepend=-1))
-        share = parts.inclusion[self.order]
-        before = np.cumsum(share) - share
-        total = np.add.reduceat(share, first)
-        start = (before - before[first][tiers]) / total[tiers]
-        end = np.minimum(start + share / total[tiers], 1)
-        last = np.append(first[1:], t.size) - 1
-        end[last] = 1.0
-        slowest = np.add.reduceat((end**self.k - start.clip(0, 1) ** self.k) * t, first)
-        whole = np.bincount(tiers) <= self.k
-        return np.where(whole, t[last], np.clip(slowest, t[first], t[last]))
-
-
-def _searched(problem: _Problem) -> tuple[_Found, int]:
-    """Return the best number of tiers, or a single one with the probabilities of P2."""
-    small, large = problem.profile.n <= SMALL, problem.profile.n > LARGE
-    counts = [count for count in tier_counts(problem.profile.n, problem.k) if count <= LARGE]
-    ranks: dict[int, tuple[float, float]] = {}
-
-    def best(tried: list[int]) -> int:
-        for count in tried:
-            if count not in ranks:
-                ranks[count] = problem.solved(problem.cut(count), exact=small).rank
-        return min(ranks, key=ranks.__getitem__)
-
-    at = counts.index(best(counts[::COARSER] if large else counts))
-    count = best(counts[max(at - COARSER + 1, 0) : at + COARSER])
-    found = problem.solved(problem.cut(count), exact=True)
-    if not large:
-        found = min(found, problem.solved(_one_tier(problem), exact=True), key=lambda way: way.rank)
-    return found, len(ranks)
-
-
-def _one_tier(problem: _Problem) -> _Parts:
-    """Return the best without tiers: the probabilities of P2, at most 1 each."""
-    profile, k = problem.profile, problem.k
-    fleet = (profile.weights, profile.times, profile.grad_norms, profile.beta_over_alpha)
-    q = solve_max_time(*fleet, k, max_weight=problem.max_weight).q
-    tiers = np.zeros(profile.n, dtype=np.int64)
-    return _Parts(tiers, filled_places(q, tiers, k))
-
-
-def _solution(problem: _Problem, best: _Found, tried: int, grad_norms: FloatArray) -> TierSolution:
-    marginals = best.tilt.q[best.parts.tiers] * best.parts.inclusion
-    return TierSolution(
-        q=divided(marginals),
-        objective=problem.predicted_time(best, grad_norms),
-        status="converged" if best.tilt.converged else "iteration-limit",
-        iterations=tried,
-        residual=best.residual,
-        gap=max(best.objective / problem.lower_bound - 1, 0.0),
-        tiers=best.parts.tiers,
-        chances=best.tilt.q,
-        inclusion=best.parts.inclusion,
-    )
-
-
-def _round_cap(cap: float | None) -> float:
-    if cap is None:
-        return np.inf
-    cap = number("max_round_weight", cap, ROUND_CAP_REMEDY)
-    if not cap >= 1 - NOTHING_LEFT:
-        raise InputError(
-            f"max_round_weight must be at least 1, got {cap:g}; weights sum to 1 on average"
-        )
-    return cap
-
-
-def _coherence(value: float) -> float:
-    remedy = "give a mean cosine, or leave it out"
-    value = number("coherence", value, remedy)
-    if not 0 <= value <= 1:
-        raise InputError(f"coherence must lie between 0 and 1, got {value:g}; {remedy}")
-    return value
+def _turn(turn: object, count: int) -> int:
+    if isinstance(turn, bool) or not isinstance(turn, int | np.integer) or not 0 <= turn < count:
+        got = f"{short_repr(turn)}; give one, or None to draw it"
+        raise InputError(f"turn must be a tier from 0 to {count - 1}, got {got}")
+    return int(turn)

@@ -1,4 +1,4 @@
-"""A grid: several setups, each with several settings, run by one command."""
+"""Grids: several setups, each with several settings, run by one command."""
 
 import tomllib
 from collections.abc import Iterable
@@ -16,9 +16,9 @@ GRIDS = resources.files("fedpace.studies") / "grids"
 
 
 class Grid(BaseModel):
-    """Every one of the `tasks`, names of setups, with `set`, and one of each list in `vary`.
+    """Each of the `tasks` with the settings `set` and one of each list in `vary`.
 
-    `own` has settings of single tasks, by name.
+    `tasks` are names of setups; `own` has settings of single tasks, by name.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -29,13 +29,13 @@ class Grid(BaseModel):
     own: dict[str, list[str]] = {}
 
     @model_validator(mode="after")
-    def _of_tasks(self) -> Self:
+    def _check_own(self) -> Self:
         if unknown := [task for task in self.own if task not in self.tasks]:
             raise ValueError(f"own must name tasks of the grid, got {unknown[0]!r}")
         return self
 
     def studies(self, overrides: Iterable[str] = ()) -> list[Study]:
-        """Return its studies, the settings of the last list changing fastest."""
+        """Return the studies; the settings of the last list change fastest."""
         given = list(overrides)
         return [
             load_study(task, [*self.set, *self.own.get(task, ()), *chosen, *given])
@@ -53,7 +53,7 @@ def load_studies(name_or_path: str, overrides: Iterable[str] = ()) -> list[Study
     """Return the studies of a grid, or the one of a setup: see `load_study`.
 
     A grid comes with fedpace, or is a TOML file with `tasks`, names of setups, and optionally
-    `set`, `vary` and `own`, settings as for --set. Studies that come out alike are there once.
+    `set`, `vary` and `own`, settings as for --set. Duplicates are removed.
 
     >>> [study.name for study in load_studies("simulation-1")]
     ['simulation-1']
@@ -76,7 +76,7 @@ def load_studies(name_or_path: str, overrides: Iterable[str] = ()) -> list[Study
 
 
 def _grid_values(name_or_path: str) -> dict[str, Any] | None:
-    """Return the fields of a grid; None for what is none."""
+    """Return the fields of a grid, or None."""
     if name_or_path in grids():
         return tomllib.loads((GRIDS / f"{name_or_path}.toml").read_text(encoding="utf-8"))
     if not name_or_path.endswith(".toml"):

@@ -1,4 +1,4 @@
-"""Loggers by name: every round of every run as TensorBoard, MLflow or Weights & Biases read it."""
+"""Callbacks that log every round to TensorBoard, MLflow or Weights & Biases."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from fedpace.errors import InputError, nearest, needs
-from fedpace.rounds.rows import NUMBERS, Row
-from fedpace.studies.processes import Job
-from fedpace.studies.store import run_key
+from fedpace.studies.store import Job, run_key
 from fedpace.studies.study import Study
+from fedpace.training.callbacks import Callback, RunInfo
+from fedpace.training.history import NUMBERS, Row
 
 FOLDER = "logs"
-# Of an error that is told.
+# Longest text of an error.
 MOST_LETTERS = 160
 REMEDIES = {
     "tensorboard": "make room in OUT/logs",
@@ -27,69 +27,64 @@ REMEDIES = {
 }
 
 
-class Log(Protocol):
-    """One run in a logger's own format."""
+class Log(NamedTuple):
+    """The log of one run: functions that write the numbers of a step, and end it."""
 
-    def write(self, numbers: Mapping[str, float], step: int) -> None:
-        """Write the numbers of a round."""
-
-    def close(self) -> None:
-        """Let the run be over."""
+    write: Callable[[Mapping[str, float], int], object]
+    close: Callable[[], object]
 
 
-class Logger:
-    """Write the numbers of every round to a log per run; the step counts a run's rounds.
+class Logger(Callback):
+    """Write the finite numbers of every round to a log per run; the step counts its rounds.
 
-    What is not finite is left out. Use it as a context: at its end all logs are closed. A study is
-    worth more than its log: after an error, which `warn` is told, nothing more is written.
+    Use it as a context manager, which closes all logs. After an error, which is passed to `warn`,
+    nothing more is written and the study continues.
     """
 
     def __init__(
-        self, opened: Callable[[Job], Log], *, name: str = "log", warn: Callable[[str], None]
+        self, begin: Callable[[Job], Log], *, name: str = "log", warn: Callable[[str], None]
     ) -> None:
-        self._opened, self._name, self._warn = opened, name, warn
+        self._begin, self._name, self._warn = begin, name, warn
         self._logs: dict[Job, Log] = {}
         self._steps: dict[Job, int] = {}
         self._failed = False
 
-    def row(self, job: Job, row: Row) -> None:
-        """Write a round."""
-        with self._tried():
-            self._write(job, row)
+    def on_start(self, run: RunInfo, rows: Sequence[Row]) -> None:
+        """Write the rounds of an earlier command again, so that the log is complete."""
+        for row in rows[1:]:  # the first is that of the initial model
+            self.on_row(run, row)
 
-    def _write(self, job: Job, row: Row) -> None:
+    def on_row(self, run: RunInfo, row: Row) -> None:
+        """Write a round."""
         if self._failed:
             return
-        if job not in self._logs:
-            self._logs[job], self._steps[job] = self._opened(job), 0
-        self._steps[job] += 1
-        numbers = {name: getattr(row, name) for name in NUMBERS}
-        told = {
-            name: float(value)
-            for name, value in numbers.items()
-            if not isinstance(value, str) and math.isfinite(value)
-        }
-        self._logs[job].write(told, self._steps[job])
+        job = Job(run.scheme, run.seed)
+        values = {name: getattr(row, name) for name in NUMBERS}
+        kept = {n: x for n, x in values.items() if not isinstance(x, str) and math.isfinite(x)}
+        with self._guard():
+            if job not in self._logs:
+                self._logs[job], self._steps[job] = self._begin(job), 0
+            self._steps[job] += 1
+            numbers = {name: float(value) for name, value in kept.items()}
+            self._logs[job].write(numbers, self._steps[job])
 
-    def resumed(self, job: Job, rows: Sequence[Row]) -> None:
-        """Write the rounds of an earlier command again: the log is new, and shall be whole."""
-        for row in rows:
-            self.row(job, row)
-
-    def done(self, job: Job) -> None:
+    def on_end(self, run: RunInfo) -> None:
         """Close the log of a run."""
+        self._close(Job(run.scheme, run.seed))
+
+    def _close(self, job: Job) -> None:
         if (log := self._logs.pop(job, None)) is not None and not self._failed:
-            with self._tried():
+            with self._guard():
                 log.close()
 
     @contextmanager
-    def _tried(self) -> Iterator[None]:
+    def _guard(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # whatever a package of others may raise
+        except Exception as error:  # of other packages
             self._failed = True
             self._warn(
-                f"--log {self._name} failed: {_in_a_line(error)}; the study goes on without it: "
+                f"--log {self._name} failed: {_one_line(error)}; the study continues without it: "
                 f"{REMEDIES[self._name]}, and log later runs again"
             )
 
@@ -98,48 +93,44 @@ class Logger:
 
     def __exit__(self, *_: object) -> None:
         for job in list(self._logs):
-            self.done(job)
+            self._close(job)
 
 
 def loggers(
     names: Sequence[str], study: Study, out: Path, *, warn: Callable[[str], None]
 ) -> list[Logger]:
-    """Return the loggers of these names, for the runs of a study, with files in OUT/logs/NAME.
-
-    `warn` is told in a line if one fails later.
+    """Return the loggers of these names, with files in OUT/logs/NAME; later errors go to `warn`.
 
     - tensorboard: event files; their relative time is the run's clock, not this machine's.
-    - mlflow: a run per run in OUT/logs/mlflow, or where MLFLOW_TRACKING_URI says.
-    - wandb: a run per run, offline, to be sent with `wandb sync`; WANDB_MODE=online sends at once.
+    - mlflow: in OUT/logs/mlflow, or at MLFLOW_TRACKING_URI.
+    - wandb: offline, to be sent with `wandb sync`; WANDB_MODE=online sends at once.
     """
-    made = []
+    found = []
     for name in dict.fromkeys(names):
         if name not in LOGGERS:
             raise InputError(f"log must be a known logger, got '{name}'; {nearest(name, LOGGERS)}")
         try:
-            opened = LOGGERS[name](study, out / FOLDER / name)
+            begin = LOGGERS[name](study, out / FOLDER / name)
         except (InputError, ImportError):
             raise
-        except Exception as error:  # whatever a package of others may raise
-            problem = f"log must be a logger that can begin, got '{name}': {_in_a_line(error)}"
+        except Exception as error:  # of other packages
+            problem = f"log must be a logger that can begin, got '{name}': {_one_line(error)}"
             raise InputError(f"{problem}; {REMEDIES[name]}, or leave it out") from None
-        made.append(Logger(opened, name=name, warn=warn))
-    return made
+        found.append(Logger(begin, name=name, warn=warn))
+    return found
 
 
-def _in_a_line(error: Exception) -> str:
-    """Return what went wrong, without the pages that some packages write of it."""
+def _one_line(error: Exception) -> str:
     return textwrap.shorten(f"{type(error).__name__}: {error}", MOST_LETTERS, placeholder=" …")
 
 
-def _called(study: Study, job: Job) -> str:
-    """Return a name for a run that is another's in no other study."""
-    scheme = job.scheme.replace("/", "-").replace(":", "-")
-    return f"{study.name}-{run_key(study, *job)[:6]}-{scheme}-seed{job.seed}"
+def _name(study: Study, job: Job) -> str:
+    """Return a name for a run that no run of another study has."""
+    return f"{study.name}-{run_key(study, *job)[:6]}-{job.file_name}"
 
 
 def _settings(study: Study, job: Job) -> dict[str, Any]:
-    """Return the fields of a study by their dotted names, and whose run it is."""
+    """Return scheme, seed, and the fields of the study by their dotted names."""
     flat: dict[str, Any] = {"scheme": job.scheme, "seed": job.seed}
     for section, fields in study.model_dump(mode="json", exclude_defaults=True).items():
         inner = fields if isinstance(fields, dict) else {"": fields}
@@ -151,24 +142,21 @@ def _tensorboard(study: Study, folder: Path) -> Callable[[Job], Log]:
     with needs("--log tensorboard needs tensorboardX", "tensorboard"):
         from tensorboardX import SummaryWriter
 
-    class Events:
-        def __init__(self, job: Job) -> None:
-            place = str(folder / _called(study, job))
-            # What an earlier attempt wrote of the same run is not shown.
-            self._writer = SummaryWriter(place, purge_step=0)
+    def begin(job: Job) -> Log:
+        # Hides what an earlier attempt at the same run wrote.
+        writer = SummaryWriter(str(folder / _name(study, job)), purge_step=0)
 
-        def write(self, numbers: Mapping[str, float], step: int) -> None:
+        def write(numbers: Mapping[str, float], step: int) -> None:
             for name, value in numbers.items():
-                self._writer.add_scalar(name, value, step, walltime=numbers["seconds"])
+                writer.add_scalar(name, value, step, walltime=numbers["seconds"])
 
-        def close(self) -> None:
-            self._writer.close()
+        return Log(write, writer.close)
 
-    return Events
+    return begin
 
 
 def _mlflow(study: Study, folder: Path) -> Callable[[Job], Log]:
-    # Files without a server have to be allowed; and nobody is told of it.
+    # Allow files without a server, and send no usage statistics.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     with needs("--log mlflow needs mlflow-skinny", "mlflow"):
@@ -179,22 +167,19 @@ def _mlflow(study: Study, folder: Path) -> Callable[[Job], Log]:
     found = client.get_experiment_by_name(study.name)
     experiment = client.create_experiment(study.name) if found is None else found.experiment_id
 
-    class Tracked:
-        def __init__(self, job: Job) -> None:
-            run = client.create_run(experiment, run_name=_called(study, job))
-            self._run = run.info.run_id
-            for name, value in _settings(study, job).items():
-                client.log_param(self._run, name, value)
+    def begin(job: Job) -> Log:
+        run = client.create_run(experiment, run_name=_name(study, job)).info.run_id
+        for name, value in _settings(study, job).items():
+            client.log_param(run, name, value)
 
-        def write(self, numbers: Mapping[str, float], step: int) -> None:
+        def write(numbers: Mapping[str, float], step: int) -> None:
             now = round(1000 * time.time())
             metrics = [Metric(name, value, now, step) for name, value in numbers.items()]
-            client.log_batch(self._run, metrics=metrics)
+            client.log_batch(run, metrics=metrics)
 
-        def close(self) -> None:
-            client.set_terminated(self._run)
+        return Log(write, lambda: client.set_terminated(run))
 
-    return Tracked
+    return begin
 
 
 def _wandb(study: Study, folder: Path) -> Callable[[Job], Log]:
@@ -203,26 +188,20 @@ def _wandb(study: Study, folder: Path) -> Callable[[Job], Log]:
         import wandb
     folder.mkdir(parents=True, exist_ok=True)
 
-    class Offline:
-        def __init__(self, job: Job) -> None:
-            self._run = wandb.init(
-                project=study.name,
-                name=_called(study, job),
-                group=job.scheme,
-                dir=folder,
-                config=_settings(study, job),
-                mode=os.environ.get("WANDB_MODE", "offline"),
-                reinit="create_new",
-                settings=wandb.Settings(silent=True, console="off"),
-            )
+    def begin(job: Job) -> Log:
+        run = wandb.init(
+            project=study.name,
+            name=_name(study, job),
+            group=job.scheme,
+            dir=folder,
+            config=_settings(study, job),
+            mode=os.environ.get("WANDB_MODE", "offline"),
+            reinit="create_new",
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+        return Log(lambda numbers, step: run.log(dict(numbers), step=step), run.finish)
 
-        def write(self, numbers: Mapping[str, float], step: int) -> None:
-            self._run.log(dict(numbers), step=step)
-
-        def close(self) -> None:
-            self._run.finish()
-
-    return Offline
+    return begin
 
 
 LOGGERS: dict[str, Callable[[Study, Path], Callable[[Job], Log]]] = {

@@ -1,4 +1,4 @@
-"""A user's own clients and model in a study."""
+"""A user's own data and model in a study."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ import numpy as np
 from fedpace.data.partition import check_test_share
 from fedpace.data.shards import Shards, Split
 from fedpace.errors import InputError
-from fedpace.lookup import found
-from fedpace.models.adapted import as_model
-from fedpace.models.model import Model
+from fedpace.lookup import find
+from fedpace.models.model import BaseModel, as_model
 from fedpace.seeds import Seeds
 from fedpace.studies.study import ModelSection, OwnSection
 
-# Files of these are looked for, by what they are for.
+# Entry points of other packages.
 GROUP = "fedpace.own"
 
 
 def own_split(section: OwnSection, seed: int) -> Split:
-    """Return what clients hold: what the section's source makes, or what was given for it."""
-    given = found(section.source, {}, argument="data", group=GROUP)
+    """Return the data that the section's source is or makes."""
+    given = find(section.source, {}, argument="data", group=GROUP)
     if isinstance(given, Split):
         return given
     rng = Seeds(seed if section.seed is None else section.seed).stream("data")
@@ -32,26 +31,24 @@ def own_split(section: OwnSection, seed: int) -> Split:
     return given if isinstance(given, Split) else split_of(given, test_share=section.test_share)
 
 
-def own_model(section: ModelSection, data: Split) -> Model:
-    """Return what clients train: what the section's source makes, or what was given for it."""
-    given = found(section.source, {}, argument="model", group=GROUP)
+def own_model(section: ModelSection, data: Split) -> BaseModel:
+    """Return the model that the section's source is or makes."""
+    given = find(section.source, {}, argument="model", group=GROUP)
     named = {"loss": section.loss, "metric": section.metric}
     for name, value in named.items():
         if value is not None and ":" in value:
-            named[name] = found(value, {}, argument=name, group=GROUP)
+            named[name] = find(value, {}, argument=name, group=GROUP)
     return model_for(given, data.train, **named)
 
 
-def model_for(given: Any, train: Shards, *, loss: Any = None, metric: Any = None) -> Model:
-    """Return what a user calls a model, as one that fits what is trained on."""
+def model_for(given: Any, train: Shards, *, loss: Any = None, metric: Any = None) -> BaseModel:
+    """Return a user's model as a Model that fits the data."""
     classes = train.classes if train.y.dtype.kind == "i" and train.y.ndim == 1 else None
     return as_model(given, shape=train.x.shape[1:], classes=classes, loss=loss, metric=metric)
 
 
 def split_of(clients: Iterable[Any], *, test_share: float = 0.1) -> Split:
-    """Join clients' arrays: (x, y) each, of which a share is held back, or four arrays.
-
-    The rows of a client are taken in the order in which they stand: the last are held back.
+    """Join clients' arrays: (x, y), of which the last rows are held back, or four arrays.
 
     >>> split_of([(np.ones((10, 2)), np.zeros(10, int))]).train.sizes
     array([9])
@@ -75,7 +72,7 @@ def split_of(clients: Iterable[Any], *, test_share: float = 0.1) -> Split:
 
 
 def _parts(client: int, given: Any, test_share: float) -> Sequence[Any]:
-    """Return a client's arrays: to train on, and held back."""
+    """Return the four arrays of a client."""
     if not isinstance(given, Sequence) or len(given) not in (2, 4):
         raise InputError(
             f"clients must be pairs (x, y), got {type(given).__name__} for client {client}; "
@@ -97,7 +94,7 @@ def _parts(client: int, given: Any, test_share: float) -> Sequence[Any]:
             )
     x, y = arrays[:2]
     if len(arrays) == 2:
-        # Nothing to hold back of a single sample: it is trained on.
+        # A single sample is trained on, not held back.
         kept = max(len(y) - max(round(test_share * len(y)), 1), 1)
         arrays = [x[:kept], y[:kept], x[kept:], y[kept:]]
     if not len(arrays[0]):

@@ -1,4 +1,9 @@
-"""Runs in processes of this machine, one run at a time in each."""
+"""Run jobs in processes of this machine.
+
+This is not `concurrent.futures` or loky: there, a killed process breaks the pool, and all runs in
+progress are lost. Here each process has its own pipe: its death affects one run only, rows arrive
+in order as they are made, and a process ends at once with its parent.
+"""
 
 import contextlib
 import json
@@ -25,31 +30,23 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 import fedpace
 from fedpace.errors import InputError
-from fedpace.lookup import give, given_among, provide, sources
-from fedpace.rounds.rows import Row
-from fedpace.studies.experiment import run_one
-from fedpace.studies.store import packed_run
+from fedpace.lookup import provide_sources, read_sources, register_objects, registered_objects
+from fedpace.studies.build import run_one
+from fedpace.studies.store import Job, pack_run
 from fedpace.studies.study import Study
-from fedpace.studies.watching import Watcher
+from fedpace.training.callbacks import Callback, RunInfo
+from fedpace.training.history import Row
 
-# How often a run is begun again after its process was killed.
+# Attempts at a run whose process is killed.
 ATTEMPTS = 3
-# After this many deaths without a single answer in between, processes cannot live here at all.
+# Seconds.
+IDLE = 60.0
+# After this many deaths without a result in between, give up.
 IN_A_ROW = 10
 
 
-class Job(NamedTuple):
-    """A run to be done."""
-
-    scheme: str
-    seed: int
-
-    def __str__(self) -> str:
-        return f"{self.scheme}, seed {self.seed}"
-
-
-class Done(NamedTuple):
-    """What became of a job: the packed run, or what went wrong, and the seconds it took."""
+class JobResult(NamedTuple):
+    """The packed run or what went wrong, and the seconds that the job took."""
 
     contents: bytes
     problem: str = ""
@@ -59,10 +56,10 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """What crosses to another process: version, study as JSON, and what is the users' own.
+    """What a worker needs: version, study as JSON, and the user's own code.
 
-    That is the text of their files, and pickled objects that a script gave; with `save`, the
-    trained parameters come back; with `watched`, every row as soon as its round is over.
+    `files` are texts of the user's files and `given` pickled objects of a script. With `save`,
+    the trained parameters are returned; with `watched`, every row as soon as its round is over.
     """
 
     version: str
@@ -73,34 +70,37 @@ class Order:
     watched: bool = False
 
     @classmethod
-    def of(
-        cls, study: Study, schemes: Iterable[str], *, save: bool = False, watched: bool = False
-    ) -> Self:
-        """Write a study down for another process."""
+    def of(cls, study: Study, schemes: Iterable[str]) -> Self:
+        """Return the order for runs of a study, with the present text of own files."""
         names = [*schemes, study.training.server, *study.own_names]
-        # Not pickle's own, which could not send what a script or a notebook defines.
-        given = cloudpickle.dumps(objects) if (objects := given_among(names)) else b""
+        # cloudpickle, because pickle cannot send what a script or a notebook defines.
+        given = cloudpickle.dumps(objects) if (objects := registered_objects(names)) else b""
         written = json.dumps(study.model_dump(mode="json"))
-        return cls(fedpace.__version__, written, sources(names), given, save, watched)
+        return cls(fedpace.__version__, written, read_sources(names), given)
 
-    def opened(self) -> Study:
-        """Return the study, and let what is the users' own be found here."""
-        provide(self.files)
+    def open(self) -> Study:
+        """Return the study, and make the user's own code available in this process."""
+        provide_sources(self.files)
         if self.given and self.given is not _opened[0]:
-            give(cloudpickle.loads(self.given))
+            register_objects(cloudpickle.loads(self.given))
             _opened[0] = self.given
         return Study.model_validate_json(self.study)
+
+    def changed_files(self) -> list[str]:
+        """Return the user's files whose text differs from that of the order."""
+        found = {file: Path(file) for file in self.files if Path(file).is_file()}
+        return [file for file, path in found.items() if path.read_text() != self.files[file]]
 
 
 # The objects that this process has unpacked: data may be large.
 _opened = [b""]
 
 
-def carried_out(order: Order, job: Job, watch: Callable[[Row], object] | None = None) -> Done:
-    """Run one job in this process; errors are returned, not raised. `watch` sees every row.
+def run_job(order: Order, job: Job, watch: Callable[[Row], object] | None = None) -> JobResult:
+    """Run one job in this process; errors are returned, not raised. `watch` gets every row.
 
-    Linear algebra keeps to one thread from here on. Runs side by side would otherwise fight for
-    the cores, and the number of threads would change the last bits of the result.
+    Linear algebra uses one thread from here on: runs side by side would compete for the cores,
+    and the number of threads would change the last bits of the result.
     """
     begin, contents, problem = time.perf_counter(), b"", ""
     try:
@@ -108,18 +108,18 @@ def carried_out(order: Order, job: Job, watch: Callable[[Row], object] | None = 
             versions = f"worker has fedpace {fedpace.__version__}, this is {order.version}"
             raise InputError(f"{versions}; install the same")
         threadpool_limits(1)
-        study = order.opened()
-        # What overflows ends the run as diverged, which says it better than a warning.
+        study = order.open()
+        # A run that overflows ends as diverged, which says more than a warning.
         with np.errstate(all="ignore"):
-            outcome = run_one(study, *job, watch=watch)
-            contents = packed_run(study, *job, outcome, save=order.save)
+            outcome = run_one(study, *job, callbacks=[] if watch is None else [watch])
+            contents = pack_run(study, *job, outcome, save=order.save)
     except InputError as error:
         problem = str(error)
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(frame.filename).name}:{frame.lineno}"
         problem = f"{type(error).__name__}: {error} ({place})"
-    return Done(contents, problem, time.perf_counter() - begin)
+    return JobResult(contents, problem, time.perf_counter() - begin)
 
 
 def run_in_processes(
@@ -127,42 +127,50 @@ def run_in_processes(
     jobs: Iterator[Job],
     *,
     processes: int,
-    warn: Callable[[str], None],
-    watcher: Watcher,
-) -> Generator[tuple[Job, Done], None, None]:
-    """Spread jobs over processes; yield each with its answer when that arrives.
+    callback: Callback,
+    idle: Callable[[], object] = lambda: None,
+) -> Generator[tuple[Job, JobResult], None, None]:
+    """Distribute jobs over processes; yield each with its result when it arrives.
 
-    A job is taken from `jobs` when a process is free for it. Each process has a pipe of its own,
-    rather than a place in a pool: its death says which run it was, and leaves the others alone.
+    A job is taken from `jobs` when a process is free for it. `idle` is called after every minute
+    in which nothing arrives.
     """
-    lanes = [_Lane(order) for _ in range(processes)]
-    deaths = _Deaths(warn)
+    workers = [_Worker(order) for _ in range(processes)]
+    deaths = _Deaths(callback.on_warning)
+
+    def take(worker: _Worker, job: Job | None) -> None:
+        if job is not None:
+            callback.on_start(RunInfo(*job), ())
+        worker.take(job)
+
     try:
-        for lane in lanes:
-            lane.take(next(jobs, None))
-        while busy := [(lane, lane.job) for lane in lanes if lane.job]:
-            answered = wait([lane.calls for lane, _ in busy])
-            for lane, job in busy:
-                if lane.calls not in answered:
+        for worker in workers:
+            take(worker, next(jobs, None))
+        while busy := [(worker, worker.job) for worker in workers if worker.job]:
+            answered = wait([worker.pipe for worker, _ in busy], IDLE)
+            if not answered:
+                idle()
+            for worker, job in busy:
+                if worker.pipe not in answered:
                     continue
-                came = lane.answer()
+                came = worker.receive()
                 if isinstance(came, Row):
-                    watcher.row(job, came)
-                elif answer := deaths.verdict(job, came):
-                    lane.take(None if deaths.hopeless else next(jobs, None))
-                    yield job, answer
+                    callback.on_row(RunInfo(*job), came)
+                elif result := deaths.judge(job, came):
+                    take(worker, None if deaths.hopeless else next(jobs, None))
+                    yield job, result
                 else:
-                    watcher.done(job)
-                    lane.take(job)
+                    callback.on_end(RunInfo(*job))
+                    take(worker, job)
         for job in jobs:  # none are left unless it is hopeless
-            yield job, Done(b"", "not begun, because processes keep dying")
+            yield job, JobResult(b"", "not begun, because processes keep dying")
     finally:
-        for lane in lanes:
-            lane.end()
+        for worker in workers:
+            worker.end()
 
 
-class _Lane:
-    """A process that does one job after another; it is started when it is first needed."""
+class _Worker:
+    """A process that does one job after another; it is started with its first job."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -174,26 +182,25 @@ class _Lane:
         self.job = job
         if job is None:
             return
-        # A process that dies at any point of this is noticed where its answer is awaited.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the death of the process is noticed by `receive`
             if self._process is None:
                 self._start()
-            self.calls.send(job)
+            self.pipe.send(job)
 
-    def answer(self) -> Done | Row:
-        """Return what came back, or an answer that tells how the process died."""
+    def receive(self) -> JobResult | Row:
+        """Return a row, the result of the job, or how the process died."""
         try:
-            answer: Done | Row = self.calls.recv()
+            answer: JobResult | Row = self.pipe.recv()
         except (EOFError, OSError):
-            answer = Done(b"", f"its process {self.end(patience=1.0)}", died=True)
+            answer = JobResult(b"", f"its process {self.end(patience=1.0)}", died=True)
         return answer
 
     def end(self, patience: float = 0.0) -> str:
-        """Make sure that the process is gone, and say how it went."""
+        """Make sure that the process is gone, and return how it ended."""
         process, self._process = self._process, None
         if process is None:
             return "is gone"
-        self.calls.close()
+        self.pipe.close()
         if process.pid is None:
             return "could not be started"
         process.join(patience)
@@ -204,18 +211,18 @@ class _Lane:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
-        self.calls, other_end = context.Pipe()
+        self.pipe, other_end = context.Pipe()
         self._process = context.Process(target=_serve, args=(other_end,), daemon=True)
         try:
-            with _interrupts_held(), _main_hidden():
+            with _without_interrupts(), _without_main():
                 self._process.start()
         finally:
             other_end.close()
-        self.calls.send(self._order)  # once: it may hold data
+        self.pipe.send(self._order)  # once: it may hold data
 
 
 class _Deaths:
-    """Count how often processes died, and decide which runs to begin again."""
+    """Count the deaths of processes, and decide which runs to repeat."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self._warn = warn
@@ -224,30 +231,30 @@ class _Deaths:
 
     @property
     def hopeless(self) -> bool:
-        """Whether processes cannot live here at all."""
+        """Whether no process survives here."""
         return self._in_a_row >= IN_A_ROW
 
-    def verdict(self, job: Job, answer: Done) -> Done | None:
-        """Return the answer that stands, or None if the job is to begin again."""
-        if not answer.died:
+    def judge(self, job: Job, result: JobResult) -> JobResult | None:
+        """Return the final result, or None if the job has to be repeated."""
+        if not result.died:
             self._in_a_row = 0
-            return answer
+            return result
         self._in_a_row += 1
         self._of[job] += 1
         if self.hopeless or self._of[job] == ATTEMPTS:
-            times = f"{answer.problem}, {self._of[job]} times in all"
-            return answer._replace(problem=f"{times}; is there enough memory?")
-        self._warn(f"{job}: {answer.problem}; it begins again")
+            times = f"{result.problem}, {self._of[job]} times in all"
+            return result._replace(problem=f"{times}; is there enough memory?")
+        self._warn(f"{job}: {result.problem}; it begins again")
         return None
 
 
 @contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Let a process started here never see Ctrl-C: this process decides, and ends the others."""
+def _without_interrupts() -> Iterator[None]:
+    """Let processes started here ignore Ctrl-C: this process handles it and ends them."""
     if os.name == "nt":
         yield
         return
-    resource_tracker.ensure_running()  # starting it inside would let interrupts in again
+    resource_tracker.ensure_running()  # starting it inside would unblock interrupts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -256,8 +263,8 @@ def _interrupts_held() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _main_hidden() -> Iterator[None]:
-    """Let a process started here not run the script again that this one runs: it needs no guard."""
+def _without_main() -> Iterator[None]:
+    """Keep processes started here from running this process's script again; it needs no guard."""
     before, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
     try:
         yield
@@ -265,18 +272,17 @@ def _main_hidden() -> Iterator[None]:
         sys.modules["__main__"] = before
 
 
-def _serve(calls: Connection) -> None:
+def _serve(pipe: Connection) -> None:
     """Do jobs until the other end is closed."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with contextlib.suppress(EOFError, OSError):
-        order = calls.recv()
-        watch = calls.send if order.watched else None
+        order = pipe.recv()
+        watch = pipe.send if order.watched else None
         while True:
-            calls.send(carried_out(order, calls.recv(), watch))
+            pipe.send(run_job(order, pipe.recv(), watch))
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent is killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -3,35 +3,42 @@
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
+import numpy as np
+
+from fedpace.backends.optimisers import optimiser_named
 from fedpace.checks import positive_count
 from fedpace.errors import InputError, InUseError
-from fedpace.estimation.policy import named
-from fedpace.rounds.optimisers import optimiser_named
-from fedpace.rounds.server import server_named
-from fedpace.studies.dask import run_on_cluster, run_spread
-from fedpace.studies.experiment import check_mode, parsed_schedule, simulator
-from fedpace.studies.processes import Done, Job, Order, run_in_processes
-from fedpace.studies.store import DamagedRunError, Store, run_key
+from fedpace.files import made_folder, write_through
+from fedpace.samplers.build import resolve
+from fedpace.servers.build import server_for
+from fedpace.studies.build import check_mode, parsed_schedule, simulator
+from fedpace.studies.callbacks import Callbacks
+from fedpace.studies.dask import run_on_cluster
+from fedpace.studies.processes import JobResult, Order, run_in_processes
+from fedpace.studies.store import DamagedRunError, Job, Store, run_key
 from fedpace.studies.study import Study
-from fedpace.studies.watching import Watcher, Watchers
+from fedpace.training.callbacks import Callback, Progress, RunInfo
+from fedpace.training.history import Row
 
-Warn = Callable[[str], None]
-Spread = Literal["runs", "clients"]
 # The scheme whose runs last longest: all clients train in every round.
 LONGEST = "full"
 # Seconds between two looks at the runs of another process.
 LOOK = 0.5
+MODELS = "models"
+Warn = Callable[[str], None]
 
 
 class Failure(NamedTuple):
-    """A run that could not be done, and why."""
+    """A run that failed, and why."""
 
     scheme: str
     seed: int
@@ -41,49 +48,18 @@ class Failure(NamedTuple):
         return f"{self.scheme}, seed {self.seed}: {self.reason}"
 
 
-class Standing(NamedTuple):
-    """How far a study is; `seconds_left` is None as long as nothing can be said."""
+class StudyJobs(NamedTuple):
+    """The keys of a study's runs, and the order for workers, which holds the text of own files."""
 
-    done: int
-    total: int
-    seconds_left: float | None = None
+    keys: Mapping[Job, str]
+    order: Order
 
 
-class Finished(NamedTuple):
-    """What a study came to: how many of its runs are stored, and which could not be done."""
+class StudyResult(NamedTuple):
+    """The number of stored runs, and those that failed."""
 
     stored: int
     failures: tuple[Failure, ...]
-
-
-class _Progress:
-    """Keep the standing of a study, and tell it after every run."""
-
-    def __init__(
-        self, total: int, todo: Sequence[Job], progress: Callable[[Standing], object]
-    ) -> None:
-        self._begin, self._total, self._progress = time.monotonic(), total, progress
-        self._left = Counter(job.scheme for job in todo)
-        self._seconds: dict[str, list[float]] = {}
-        progress(self.standing())
-
-    def note(self, job: Job, seconds: float) -> None:
-        """Count a run that took `seconds`; 0 for a run that was found."""
-        self._left[job.scheme] -= 1
-        if seconds > 0:
-            self._seconds.setdefault(job.scheme, []).append(seconds)
-        self._progress(self.standing())
-
-    def standing(self) -> Standing:
-        """Tell how far it is: the time so far × work left / work done."""
-        done = self._total - self._left.total()
-        if not self._seconds:
-            return Standing(done, self._total)
-        spent = list(chain(*self._seconds.values()))
-        means = {scheme: fmean(each) for scheme, each in self._seconds.items()}
-        ahead = sum(n * means.get(scheme, fmean(spent)) for scheme, n in self._left.items())
-        elapsed = time.monotonic() - self._begin
-        return Standing(done, self._total, elapsed * ahead / sum(spent))
 
 
 def run_study(
@@ -94,73 +70,68 @@ def run_study(
     *,
     processes: int | None = None,
     scheduler: str | None = None,
-    spread: Spread = "runs",
-    jobs: Sequence[Job] | None = None,
+    jobs: StudyJobs | None = None,
     save: bool = False,
-    progress: Callable[[Standing], object] | None = None,
-    warn: Warn | None = None,
-    watcher: Watcher | None = None,
-) -> Finished:
+    callbacks: Sequence[Callback | Callable[[Row], object]] = (),
+) -> StudyResult:
     """Run every scheme with every seed, and store each run as soon as it is finished.
 
-    Stored runs are not repeated, so the same call continues after any interruption, a loss of power
-    included. A run that another process does here at the same time is waited for, and done here if
-    that process dies. A damaged file is removed and its run repeated. The numbers depend on study,
-    scheme and seed alone, not on where and in what order runs are done.
+    Stored runs are not repeated, so the same call continues after any interruption, also after a
+    power loss. If another process is doing a run in the same directory, this one waits for it, and
+    does the run itself if that process dies. A damaged file is removed and its run repeated. The
+    numbers depend on study, scheme and seed only. Own files count as they are at the start.
 
     Parameters
     ----------
     study, schemes, seeds
         What is trained, names of schemes, and integers ≥ 0.
     directory : Path
-        Where runs are stored; it may hold runs of other studies.
+        Directory for the runs; it may hold runs of other studies.
     processes : int ≥ 1, optional
-        Runs at a time on this machine; the cores by default.
+        Runs at a time on this machine; by default one per core.
     scheduler : str, optional
         The address of a Dask scheduler, such as tcp://10.0.0.1:8786, to run there instead.
-    spread : "runs" or "clients"
-        What goes to the workers of a cluster: whole runs, or the clients of each round.
-    jobs : sequence of Job, optional
-        What `checked_jobs` returns for these arguments, if it was called before.
+    jobs : StudyJobs, optional
+        The result of `study_jobs` for these arguments, if it was called before.
     save : bool
-        Keep the trained parameters in the runs' files; runs stored without them are done again.
-    progress, warn : callable, optional
-        `progress` gets the standing at the start and after every run; `warn` gets a line for each
-        damaged file, killed process and the like.
-    watcher : Watcher, optional
-        Sees every round when it is over; of whole runs on a cluster, when the run is.
+        Keep the trained parameters in the runs' files; runs stored without them are repeated.
+    callbacks : sequence of Callback, or functions of a row
+        `on_progress` is called at the start, after every run, and every minute in between;
+        `on_row` with every round, on a cluster when its run is over.
     """
-    say, show = warn or (lambda _: None), progress or (lambda _: None)
-    jobs = checked_jobs(study, schemes, seeds) if jobs is None else jobs
+    keys, order = study_jobs(study, schemes, seeds) if jobs is None else jobs
     count = usable_cores() if processes is None else positive_count("processes", processes)
+    calls = Callbacks(callbacks)
     store = Store(directory)
     store.tidy()
-    todo = [job for job in jobs if not is_stored(store, study, job, say, save=save)]
-    clock = _Progress(len(jobs), todo, show)
-    order = Order.of(study, schemes, save=save, watched=watcher is not None)
-    seen, failures = watcher or Watchers(), tuple[Failure, ...]()
-    whole = scheduler is not None and spread == "runs"
-    with _Claims(store, study, clock, say, save=save, whole=whole) as claims:
+    warn = calls.on_warning
+    todo = [job for job, key in keys.items() if not is_stored(store, key, job, warn, save=save)]
+    clock = _Clock(len(keys), todo, calls)
+    order = replace(order, save=save, watched=calls.sees_rows)
+    failures: list[Failure] = []
+    with _Claims(store, keys, clock, calls, save=save, cluster=scheduler is not None) as claims:
         while todo:
-            wanted = claims.free(todo)
+            free = claims.take(todo)
             if scheduler is None:
+                workers = min(count, len(todo))
                 results = run_in_processes(
-                    order, wanted, processes=min(count, len(todo)), warn=say, watcher=seen
+                    order, free, processes=workers, callback=calls, idle=clock.report
                 )
             else:
-                run = run_on_cluster if whole else run_spread
-                results = run(order, wanted, scheduler=scheduler, warn=say, watcher=seen)
+                results = run_on_cluster(order, free, scheduler=scheduler, callback=calls)
             with closing(results):
-                failures += _stored(store, study, results, clock, seen, claims)
-            todo = claims.waited()
-    return Finished(len(jobs) - len(failures), tuple(sorted(failures)))
+                failures += _store(store, keys, results, clock, calls, claims)
+            todo = claims.wait_for_others()
+    for file in order.changed_files():
+        warn(f"{file} was changed during the study; its runs are those of the text at the start")
+    return StudyResult(len(keys) - len(failures), tuple(sorted(failures)))
 
 
-def checked_jobs(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> list[Job]:
-    """Return the runs in the order to begin them, or say what is wrong before any is begun.
+def study_jobs(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> StudyJobs:
+    """Return the runs in the order to begin them; refuse settings with which no run can begin.
 
-    One seed of every scheme comes first, so that the time left is known early; then what lasts
-    longest, so that no core is idle at the end.
+    One seed of every scheme comes first, so that the time left can be estimated early; then the
+    longest runs, so that no core is idle at the end.
     """
     if not schemes or not seeds or min(seeds) < 0:
         raise InputError(
@@ -168,22 +139,23 @@ def checked_jobs(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> 
             f"{len(seeds)} seeds from {min(seeds, default=0)}; see --schemes and --seeds"
         )
     for scheme in schemes:
-        named(scheme, argument="schemes")
+        resolve(scheme, argument="schemes")
     check_mode(study, schemes)
-    server_named(study.training.server)
+    server_for(study.training.server)
     optimiser_named(study.training.optimiser)
     parsed_schedule(study.training.schedule)
     simulator(study, seeds[0])
     jobs = dict.fromkeys(Job(scheme, seed) for seed in seeds for scheme in schemes)
-    return sorted(jobs, key=lambda job: (job.seed != seeds[0], job.scheme != LONGEST))
+    ordered = sorted(jobs, key=lambda job: (job.seed != seeds[0], job.scheme != LONGEST))
+    return StudyJobs({job: run_key(study, *job) for job in ordered}, Order.of(study, schemes))
 
 
-def is_stored(store: Store, study: Study, job: Job, warn: Warn, *, save: bool = False) -> bool:
-    """Tell whether a run is stored and whole; remove a damaged file.
+def is_stored(store: Store, key: str, job: Job, warn: Warn, *, save: bool = False) -> bool:
+    """Return whether a run is stored; remove a damaged file.
 
-    With `save`, one without its parameters is removed too: it is to be done again.
+    With `save`, a file without the trained parameters is removed too.
     """
-    while path := store.find(run_key(study, *job)):
+    while path := store.find(key):
         try:
             run = store.load(path)
         except DamagedRunError as error:
@@ -196,34 +168,88 @@ def is_stored(store: Store, study: Study, job: Job, warn: Warn, *, save: bool = 
     return False
 
 
+def write_models(study: Study, keys: Mapping[Job, str], out: Path) -> list[Path]:
+    """Write the trained models of stored runs to OUT/models, an .npz file per run.
+
+    A PyTorch module's arrays have the names of its `state_dict`, scikit-learn's are coef_ and
+    intercept_; other models have one vector, "parameters".
+    """
+    store, written = Store(out), []
+    model = simulator(study, next(iter(keys)).seed).model
+    named_arrays = getattr(model, "arrays", lambda parameters: {"parameters": parameters})
+    for job, key in keys.items():
+        path = store.find(key)
+        run = None if path is None else store.load(path)
+        if run is None or run.parameters is None:
+            continue
+        buffer = BytesIO()
+        np.savez_compressed(buffer, allow_pickle=False, **named_arrays(run.parameters))
+        target = made_folder(out / MODELS, "--out") / f"{job.file_name}.npz"
+        write_through(target, buffer.getvalue(), temporary=target.with_suffix(".part"))
+        written.append(target)
+    return written
+
+
 def usable_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     known = hasattr(os, "sched_getaffinity")
     return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
 
 
-class _Claims:
-    """The runs that this process does: none of them is another's meanwhile.
+class _Clock:
+    """Count runs, and estimate the time left."""
 
-    Each is locked, and freed when it is stored. Whole runs on a cluster, which are all sent at
-    once, have one lock together. The system frees those of a process that dies.
+    def __init__(self, total: int, todo: Sequence[Job], calls: Callback) -> None:
+        self._begin, self._total, self._calls = time.monotonic(), total, calls
+        self._left = Counter(job.scheme for job in todo)
+        self._seconds: dict[str, list[float]] = {}
+        self.report()
+
+    def note(self, job: Job, seconds: float) -> None:
+        """Count a run that took `seconds`; 0 for a run that another process did."""
+        self._left[job.scheme] -= 1
+        if seconds > 0:
+            self._seconds.setdefault(job.scheme, []).append(seconds)
+        self.report()
+
+    def report(self) -> None:
+        """Call `on_progress`."""
+        self._calls.on_progress(self._progress())
+
+    def _progress(self) -> Progress:
+        """Return the progress; the time left is the time so far × work left / work done."""
+        done = self._total - self._left.total()
+        if not self._seconds:
+            return Progress(done, self._total)
+        spent = list(chain(*self._seconds.values()))
+        means = {scheme: fmean(each) for scheme, each in self._seconds.items()}
+        ahead = sum(n * means.get(scheme, fmean(spent)) for scheme, n in self._left.items())
+        elapsed = time.monotonic() - self._begin
+        return Progress(done, self._total, elapsed * ahead / sum(spent))
+
+
+class _Claims:
+    """Locks on the runs that this process does.
+
+    Each run is unlocked when it is stored. Runs on a cluster, which are all sent at once, share
+    one lock. The operating system frees the locks of a process that dies.
     """
 
     def __init__(
         self,
         store: Store,
-        study: Study,
-        clock: _Progress,
-        warn: Warn,
+        keys: Mapping[Job, str],
+        clock: _Clock,
+        calls: Callback,
         *,
         save: bool,
-        whole: bool,
+        cluster: bool,
     ) -> None:
-        self._store, self._study, self._clock, self._warn = store, study, clock, warn
-        self._save, self._whole = save, whole
+        self._store, self._keys, self._clock, self._calls = store, keys, clock, calls
+        self._save, self._cluster = save, cluster
         self._held: dict[str, ExitStack] = {}
         self._busy: list[Job] = []
-        self._told = False
+        self._warned = False
 
     def __enter__(self) -> Self:
         return self
@@ -232,30 +258,31 @@ class _Claims:
         for claim in self._held.values():
             claim.close()
 
-    def free(self, todo: Iterable[Job]) -> Iterator[Job]:
-        """Claim and yield the jobs that are not stored by now, but for those of others."""
+    def take(self, todo: Iterable[Job]) -> Iterator[Job]:
+        """Lock and yield the jobs that are neither stored by now nor done by another process."""
         for job in todo:
+            key, warn = self._keys[job], self._calls.on_warning
             if not self._claim(self._lock(job)):
                 self._busy.append(job)
-            elif is_stored(self._store, self._study, job, self._warn, save=self._save):
+            elif is_stored(self._store, key, job, warn, save=self._save):
                 self.release(job)
                 self._clock.note(job, 0.0)
             else:
                 yield job
 
     def release(self, job: Job) -> None:
-        """Let others see that a run is over."""
-        if not self._whole:
+        """Unlock a run."""
+        if not self._cluster:
             self._held.pop(self._lock(job)).close()
 
-    def waited(self) -> list[Job]:
-        """Return the jobs that others were at, as soon as one of these is over."""
+    def wait_for_others(self) -> list[Job]:
+        """Return the jobs that other processes were doing, as soon as one of these is over."""
         busy, self._busy = self._busy, []
-        if busy and not self._told:
-            self._told = True
-            self._warn(
+        if busy and not self._warned:
+            self._warned = True
+            self._calls.on_warning(
                 f"{self._store.directory}: another process is at work here too; "
-                f"it does {len(busy)} of the runs, which are waited for"
+                f"waiting for the {len(busy)} runs that it does"
             )
         while busy and not any(self._claim(self._lock(job)) for job in busy):
             time.sleep(LOOK)
@@ -273,25 +300,25 @@ class _Claims:
         return True
 
     def _lock(self, job: Job) -> str:
-        return "cluster" if self._whole else run_key(self._study, *job)
+        return "cluster" if self._cluster else self._keys[job]
 
 
-def _stored(
+def _store(
     store: Store,
-    study: Study,
-    results: Iterator[tuple[Job, Done]],
-    clock: _Progress,
-    watcher: Watcher,
+    keys: Mapping[Job, str],
+    results: Iterator[tuple[Job, JobResult]],
+    clock: _Clock,
+    calls: Callback,
     claims: _Claims,
-) -> tuple[Failure, ...]:
-    """Store what comes back, and return what went wrong."""
+) -> list[Failure]:
+    """Store finished runs, and return the failures."""
     failures: list[Failure] = []
-    for job, done in results:
-        if done.problem:
-            failures.append(Failure(*job, done.problem))
+    for job, result in results:
+        if result.problem:
+            failures.append(Failure(*job, result.problem))
         else:
-            store.save_packed(run_key(study, *job), done.contents)
+            store.save_packed(keys[job], result.contents)
         claims.release(job)
-        watcher.done(job)
-        clock.note(job, done.seconds)
-    return tuple(failures)
+        calls.on_end(RunInfo(*job))
+        clock.note(job, result.seconds)
+    return failures

@@ -1,44 +1,68 @@
-"""Finished runs on disk: one file each, named by what determines its numbers."""
+"""Finished runs on disk: one file each, named by a hash of what determines its numbers."""
+
+from __future__ import annotations
 
 import contextlib
 import hashlib
 import io
 import json
 import os
+import platform
+import shlex
+import sys
 import time
 import warnings
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 import fedpace
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
-from fedpace.estimation.pilots import RATIO
-from fedpace.estimation.ratio import RatioEstimate
-from fedpace.files import UNREADABLE, held, made_folder, write_through
+from fedpace.files import UNREADABLE, held, made_folder, write_text, write_through
 from fedpace.lookup import fingerprint
 from fedpace.profile import Profile
-from fedpace.rounds.rows import CLIENTS, History, Row, packed_rows, unpacked_rows
-from fedpace.rounds.training import Outcome
+from fedpace.samplers.pilots import RATIO, RatioEstimate
 from fedpace.studies.study import OWN, Study
+from fedpace.training.history import CLIENTS, History, Row, pack_rows, unpack_rows
 
-# What names a configuration without changing a number.
+if TYPE_CHECKING:
+    from fedpace.training.training import Outcome
+
+# Fields that change no number.
 NAMES = {"name", "title", "paper", "paper_loss"}
-# Seconds. A run is a few hundred kilobytes: no write takes longer.
+# Seconds; a run is a few hundred kilobytes.
 LONGEST_WRITE = 3600.0
-# What is kept of a profile besides β/α.
+# Arrays of a profile.
 COLUMNS = ("weights", "times", "grad_norms")
+# Fields of earlier versions.
+REMOVED = [("devices", "slower")]
+
+
+class Job(NamedTuple):
+    """A run to be done."""
+
+    scheme: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.scheme}, seed {self.seed}"
+
+    @property
+    def file_name(self) -> str:
+        """A name for files of this run."""
+        return f"{self.scheme.replace('/', '-').replace(':', '-')}-seed{self.seed}"
 
 
 @dataclass(frozen=True, eq=False)
 class StoredRun:
     """A finished run as read from disk.
 
-    `q` is None for a design without probabilities, `parameters` where they were not to be saved.
+    `q` is None for a design without probabilities, `parameters` unless they were saved.
     """
 
     study: Study
@@ -54,11 +78,11 @@ class StoredRun:
 
 
 class DamagedRunError(Exception):
-    """A run's file cannot be read back; the run has to be done again."""
+    """The file of a run cannot be read; the run has to be repeated."""
 
 
 class DamagedRunWarning(UserWarning):
-    """A run's file cannot be read back and was left out."""
+    """The file of a run cannot be read and was skipped."""
 
 
 def run_key(study: Study, scheme: str, seed: int) -> str:
@@ -70,9 +94,8 @@ def run_key(study: Study, scheme: str, seed: int) -> str:
 class Store:
     """The runs in a directory.
 
-    A file is flushed to the disk beside its place and moved there: it is whole or absent even after
-    a loss of power. Its name is the run's key and a checksum of the contents, which shows damage of
-    any kind. Several processes may write at once: each has its own file until the move.
+    Files are written atomically and survive a power loss. A file's name is the run's key and a
+    checksum of the contents. Several processes may write at the same time.
     """
 
     directory: Path
@@ -82,19 +105,13 @@ class Store:
         return next(iter(sorted(self._folder.glob(f"{key}-*.npz"))), None)
 
     def save(self, study: Study, scheme: str, seed: int, outcome: Outcome) -> Path:
-        """Store a finished run at once."""
-        contents = packed_run(study, scheme, seed, outcome)
+        """Store a finished run."""
+        contents = pack_run(study, scheme, seed, outcome)
         return self.save_packed(run_key(study, scheme, seed), contents)
 
     def save_packed(self, key: str, contents: bytes) -> Path:
-        """Store a run that was packed elsewhere, and return when the disk has it."""
-        path = self._folder / f"{key}-{_hash(contents, 16)}.npz"
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            remedy = "choose another place, and give the same command again"
-            problem = f"cannot be written: {error.strerror}"
-            raise InputError(f"{self._folder}: {problem}; {remedy}") from error
+        """Store a packed run, and return when it is on the disk."""
+        path = made_folder(self._folder, "--out") / f"{key}-{_hash(contents, 16)}.npz"
         write_through(path, contents, temporary=self._folder / f".{key}-{os.getpid()}.part")
         return path
 
@@ -117,20 +134,20 @@ class Store:
             raise InputError(f"{path}: cannot be removed: {error.strerror}; remove it") from error
 
     def keys(self) -> set[str]:
-        """Return the keys of all stored runs; no file is opened."""
+        """Return the keys of all stored runs, without opening a file."""
         return {_key_of(path) for path in self._folder.glob("*.npz")}
 
     def runs(
         self, warn: Callable[[str], None] | None = None, *, keys: Container[str] | None = None
     ) -> Iterator[StoredRun]:
-        """Read every run once, or those of some keys, in the order of the files' names.
+        """Read all runs, or those with the given keys, in the order of file names.
 
-        Files that cannot be read are left out and reported to `warn`, or as DamagedRunWarning.
+        Damaged files are skipped and reported to `warn`, or as DamagedRunWarning.
         """
         seen: set[str] = set()
         for path in sorted(self._folder.glob("*.npz")):
             key = _key_of(path)
-            # One seen is the same run, from a machine that rounds differently.
+            # A second file is the same run from a machine that rounds differently.
             if key in seen or (keys is not None and key not in keys):
                 continue
             try:
@@ -145,17 +162,17 @@ class Store:
             yield run
 
     def tidy(self) -> None:
-        """Remove what processes that were killed while writing have left."""
+        """Remove the temporary files of killed processes."""
         for path in self._folder.glob(".*.part"):
             with contextlib.suppress(OSError):
                 if _left_behind(path):
                     path.unlink(missing_ok=True)
         for path in self._folder.glob(".*.lock"):
             with contextlib.suppress(InputError), held(path, "a run"):
-                pass  # which removes it, unless another process holds it
+                pass  # removes it, unless another process holds it
 
     def claimed(self, key: str) -> contextlib.AbstractContextManager[None]:
-        """Keep other processes from doing a run meanwhile; InUseError where one of them does."""
+        """Lock a run; raises InUseError if another process is doing it."""
         return held(made_folder(self._folder, "--out") / f".{key}.lock", f"the run {key}")
 
     @property
@@ -164,14 +181,14 @@ class Store:
 
 
 def _identity(study: Study, scheme: str, seed: int) -> list[Any]:
-    """Return what determines a run's numbers: settings that are not the usual ones, and files."""
+    """Return what determines a run's numbers: settings other than the defaults, and own files."""
     settings = study.model_dump(mode="json", exclude_defaults=True)
     numbers = {name: value for name, value in settings.items() if name not in NAMES}
-    if study.sampling.knobs:  # those of other schemes change nothing
+    if study.sampling.knobs:  # those of other schemes have no effect
         sampling = {name: x for name, x in numbers.pop("sampling").items() if name != "knobs"}
         mine = study.sampling.knobs.get(scheme)
         numbers |= ({"sampling": sampling} if sampling else {}) | ({"knobs": mine} if mine else {})
-    for section in OWN:  # wherever the file is, its text counts
+    for section in OWN:  # the file's text counts, not its folder
         if source := numbers.get(section, {}).get("source"):
             numbers[section] = numbers[section] | {"source": source.rpartition("/")[2]}
     own = {
@@ -195,31 +212,25 @@ def _key_of(path: Path) -> str:
 
 
 def _left_behind(path: Path) -> bool:
-    """Tell whether a file was abandoned: its process is gone, or it is older than any write."""
+    """Return whether the process that wrote a file is gone, or the file is old."""
     if time.time() - path.stat().st_mtime > LONGEST_WRITE:
         return True
     process = path.stem.rpartition("-")[2]
-    if os.name == "nt" or not process.isdecimal():  # on Windows, asking would end the process
+    if os.name == "nt" or not process.isdecimal():  # on Windows, os.kill would end the process
         return False
-    return not _alive(int(process))
-
-
-def _alive(process: int) -> bool:
-    if os.name == "nt":  # there, asking would end the process
-        return True
     try:
-        os.kill(process, 0)
-    except OSError as error:  # any other: the process is another user's
-        return not isinstance(error, ProcessLookupError)
-    return True
+        os.kill(int(process), 0)
+    except OSError as error:  # others than this: the process belongs to another user
+        return isinstance(error, ProcessLookupError)
+    return False
 
 
-def packed_run(
+def pack_run(
     study: Study, scheme: str, seed: int, outcome: Outcome, *, save: bool = False
 ) -> bytes:
-    """Return a finished run as the bytes of a file; the same run gives the same bytes.
+    """Return a finished run as bytes, with `save` including the trained parameters.
 
-    With `save`, the trained parameters are in it.
+    The same run always gives the same bytes.
     """
     about: dict[str, Any] = {
         "identity": _identity(study, scheme, seed),
@@ -230,10 +241,10 @@ def packed_run(
     }
     arrays = {
         "about": np.array(json.dumps(about)),
-        **packed_rows(outcome.history.rows),
+        **pack_rows(outcome.history.rows),
         **{f"profile_{name}": getattr(outcome.profile, name) for name in COLUMNS},
     }
-    if (q := getattr(outcome.design, "q", None)) is not None:
+    if (q := outcome.design.columns().get("q")) is not None:
         arrays["q"] = q
     if save:
         arrays["parameters"] = outcome.state.parameters
@@ -243,22 +254,25 @@ def packed_run(
 
 
 def rows_of(contents: bytes) -> list[Row]:
-    """Return the rounds of a packed run, without the row that it began with."""
+    """Return the rounds of a packed run, without the row of the initial model."""
     with np.load(io.BytesIO(contents), allow_pickle=False) as file:
-        return unpacked_rows(dict(file))[1:]
+        return unpack_rows(dict(file))[1:]
 
 
 def _unpacked(contents: bytes, key: str) -> StoredRun:
     with np.load(io.BytesIO(contents), allow_pickle=False) as file:
         arrays = dict(file)
     about = json.loads(str(arrays["about"]))
-    # What the file says, not what Study makes of it: later versions may know other fields.
+    # Compared as stored, not as parsed: other versions have other fields.
     if key != _key(about["identity"]):
         raise ValueError("it holds another run than its name says")
-    json.dumps(about, ensure_ascii=False).encode()  # or it could not be written anywhere
+    json.dumps(about, ensure_ascii=False).encode()  # refuses what could not be written to a report
     version, _, scheme, seed, _ = about["identity"]
     if not (isinstance(scheme, str) and type(seed) is int and isinstance(version, str)):
         raise ValueError(f"scheme, seed and version are no such: {about['identity']!r:.80}")
+    for section, field in REMOVED:
+        if about["study"].get(section, {}).pop(field, None) is not None:
+            raise ValueError(f"it was made with {section}.{field}, which no longer exists")
     columns = {name: arrays[f"profile_{name}"] for name in COLUMNS}
     ratio = about["notes"].get(RATIO)
     last = max(arrays[name].max(initial=0) for name in CLIENTS if name in arrays)
@@ -270,9 +284,23 @@ def _unpacked(contents: bytes, key: str) -> StoredRun:
         seed=seed,
         version=version,
         ended=about["ended"],
-        history=History(unpacked_rows(arrays)),
+        history=History(unpack_rows(arrays)),
         q=arrays.get("q"),
         profile=Profile(**columns, beta_over_alpha=about["beta_over_alpha"]),
         ratio=None if ratio is None else RatioEstimate(**ratio),
         parameters=arrays.get("parameters"),
     )
+
+
+def write_record(out: Path, study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> None:
+    """Write study.json: the configuration, the versions, and the command to run it again."""
+    packages = {name: version(name) for name in ("numpy", "scipy", "pydantic")}
+    python = {"python": platform.python_version(), "platform": platform.platform()}
+    record = {
+        "study": study.model_dump(mode="json"),
+        "schemes": list(schemes),
+        "seeds": [seeds[0], seeds[-1]],
+        "command": shlex.join(["fedpace", *sys.argv[1:]]),
+        "versions": {"fedpace": fedpace.__version__} | packages | python,
+    }
+    write_text(made_folder(out, "--out") / "study.json", json.dumps(record, indent=2) + "\n")

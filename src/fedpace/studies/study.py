@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
+from fedpace.backends.privacy import DELTA, Privacy
 from fedpace.errors import InputError, nearest
-from fedpace.rounds.privacy import DELTA, Privacy
 from fedpace.times.availability import ALWAYS
 from fedpace.times.traces import MEGABITS, SAMPLES
 
@@ -22,10 +22,10 @@ Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
-# Sections that may be a user's own, and then a name alone.
+# Sections that may be a user's own, given by a name alone.
 OWN = ("data", "model")
 OWN_DATA = 'write a .toml with data = "file.py:make_clients" (docs/own-models.md)'
-# What Pydantic calls bounds.
+# Bounds in the words of Pydantic.
 BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 # Models of images of 28 × 28.
 OF_IMAGES = ("lenet5", "small-cnn")
@@ -39,9 +39,10 @@ class _Section(BaseModel):
 
 
 class SyntheticSection(_Section):
-    """What clients hold: Synthetic(α, β).
+    """Synthetic(α, β) data.
 
-    `seed` fixes one draw of the data for all runs; without it every run draws its own.
+    `seed` fixes one draw of the data for all runs; without it every run draws its own. `clients`,
+    `samples`, `exponent` and `smallest` are for the sizes "power-law".
     """
 
     kind: Literal["synthetic"]
@@ -59,10 +60,10 @@ class SyntheticSection(_Section):
 
 
 class ImagesSection(_Section):
-    """What clients hold: images, of a few classes each; `samples` of them for training.
+    """Images, a few classes per client; `samples` of them for training.
 
     `pixels` are in [0, 1] ("unit"), or shifted and scaled to mean 0 and variance 1 over all images
-    ("standard"). With `official` false, files that stand in MNIST's place may be others.
+    ("standard"). With `official` false, MNIST's files may be replaced by others.
     """
 
     kind: Literal["mnist", "emnist-lower"]
@@ -79,12 +80,12 @@ class ImagesSection(_Section):
 
 
 class OwnSection(_Section):
-    """What clients hold is your own: `source` makes it, or it is with the clients alone.
+    """Your own data, from `source` or held by remote clients.
 
     `source` is file.py:name or module:name, a function that returns one pair (x, y) per client, of
     which the share `test_share` is held back, or (x, y, test x, test y). A function of one
-    argument gets a random generator, so that every run, or every `seed`, has data of its own.
-    Without `source` nothing is known here but how many `clients` there are.
+    argument gets a random generator, so that every run, or every `seed`, has its own data.
+    Without `source` only the number of `clients` is known.
     """
 
     kind: Literal["own"] = "own"
@@ -94,7 +95,7 @@ class OwnSection(_Section):
     seed: Seed | None = None
 
     @model_validator(mode="after")
-    def _known(self) -> Self:
+    def _check_source(self) -> Self:
         if self.source is None and self.clients is None:
             raise ValueError('own data must have a source; write data = "file.py:make_clients"')
         return self
@@ -104,10 +105,10 @@ DataSection = Annotated[SyntheticSection | ImagesSection | OwnSection, Field(dis
 
 
 class ModelSection(_Section):
-    """What they train, and in which precision; lenet5 and small-cnn take images, in single.
+    """The model and its precision; lenet5 and small-cnn take images, in single precision.
 
     An own model has a `source`, file.py:name or module:name: a PyTorch module, a linear model of
-    scikit-learn, a `Model`, or a function that makes one; `loss` and `metric` are for PyTorch.
+    scikit-learn, a `BaseModel`, or a function that makes one; `loss` and `metric` are for PyTorch.
     """
 
     kind: Literal["logistic", "lenet5", "small-cnn", "own"] = "logistic"
@@ -117,7 +118,7 @@ class ModelSection(_Section):
     metric: str | None = None
 
     @model_validator(mode="after")
-    def _own(self) -> Self:
+    def _check_source(self) -> Self:
         if (self.kind == "own") != (self.source is not None):
             raise ValueError('an own model must have a source; write model = "file.py:make_model"')
         if self.kind != "own" and (self.loss or self.metric):
@@ -126,16 +127,15 @@ class ModelSection(_Section):
 
 
 class DevicesSection(_Section):
-    """How fast they are: see fedpace.times.
+    """The speed of clients: see fedpace.times.
 
-    `samples` and `megabits` are what real devices, times = "trace:fedscale", compute on and get
-    and send in a round; other times do not depend on them. Where times are not `known`, the server
-    must learn the usual ones as it trains. `period` and `spell` are in seconds.
+    `samples` and `megabits` are what a device of times = "trace:fedscale" computes on and transfers
+    per round; other times do not depend on them. Unless times are `known`, the server learns them
+    as it trains. `period` and `spell` are in seconds.
 
-    `correlation` hands out the same times by sample counts: 1 the longest to the largest clients,
-    −1 the shortest, 0 as they come. `slower`, SHARE:FACTOR:SECONDS, makes a share of the clients so
-    many times slower from a moment on. `availability` is always, markov:ON:OFF, daily:SHARE:PERIOD
-    or file:PATH: see fedpace.times.availability.
+    `correlation` assigns the same times by sample counts: 1 the longest to the largest clients,
+    −1 the shortest, 0 in random order. `availability` is always, markov:ON:OFF, daily:SHARE:PERIOD
+    file:PATH or file.py:name: see fedpace.times.availability.
     """
 
     times: str = "exponential:1"
@@ -144,7 +144,6 @@ class DevicesSection(_Section):
     known: bool = True
     correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
     availability: str = ALWAYS
-    slower: str | None = None
     noise: AtLeastZero = 0.0
     drift: AtLeastZero = 0.0
     period: Positive = 100.0
@@ -154,19 +153,17 @@ class DevicesSection(_Section):
 
 
 class TrainingSection(_Section):
-    """How they train.
+    """How clients and server train.
 
-    A round is over when `take` of its clients have answered, or after `deadline` seconds; those
-    who are late have worked in vain, and whoever is late often counts for more when it answers.
-    `schedule` is inverse:RATE, constant:RATE or bound:MU:GAMMA. `server` makes the next model of
-    the replies: average, mean, memory, fedvarp, fedstale:BETA, adam:RATE, yogi:RATE, or
-    file.py:name; clip:FACTOR, trimmed:SHARE or krum:COUNT against clients that send something
-    wrong; auto is the one that a scheme draws best with, such as memory for `pace`, what
-    its paper says for a rival, and the average for all others.
+    A round ends after `take` replies or `deadline` seconds; late replies are discarded, and the
+    weights of clients that are often late are corrected for it. `schedule` is inverse:RATE,
+    constant:RATE or bound:MU:GAMMA. `server` is average, mean, memory, fedvarp, fedstale:BETA,
+    adam:RATE, yogi:RATE, clip:FACTOR, trimmed:SHARE, krum:COUNT or file.py:name; auto is the
+    scheme's own, such as memory for `pace`, and otherwise the average.
 
-    In the `mode` "asynchronous" no round is waited for: `at_once` clients are at work, by default
-    `k`, and every `buffer` updates make a step, by default as many as the scheme says, else
-    `at_once`. Rounds are then steps, and schemes that would have pilots warm up.
+    In the `mode` "asynchronous", `at_once` clients train at the same time, by default `k`, and the
+    server steps after every `buffer` updates, by default the scheme's own number, else `at_once`.
+    Rounds are then steps, and schemes with pilots warm up instead.
 
     Clients take steps of `optimiser`: sgd, momentum:BETA or adam; `proximal` is μ of FedProx.
     """
@@ -188,38 +185,37 @@ class TrainingSection(_Section):
 
     @property
     def asynchronous(self) -> bool:
-        """Whether no round is waited for."""
+        """Whether training is asynchronous."""
         return self.mode == "asynchronous"
 
     @property
     def slots(self) -> int:
-        """The clients at work at the same time."""
+        """The number of clients that train at the same time."""
         return self.k if self.at_once is None else self.at_once
 
     @field_validator("schedule", mode="before")
     @classmethod
-    def _named(cls, schedule: object) -> object:
+    def _check_schedule(cls, schedule: object) -> object:
         if isinstance(schedule, int | float):
             raise ValueError(f"a rate needs a schedule; write constant:{schedule:g}")
         return schedule
 
     @model_validator(mode="after")
-    def _only_without_barrier(self) -> Self:
+    def _check_mode(self) -> Self:
         if not self.asynchronous and (self.at_once is not None or self.buffer is not None):
             remedy = "set training.mode=asynchronous, or leave them out"
-            raise ValueError(f"at_once and buffer have no meaning in rounds; {remedy}")
+            raise ValueError(f"at_once and buffer are for asynchronous training; {remedy}")
         return self
 
 
 class SamplingSection(_Section):
-    """What the optimising schemes may do.
+    """Settings of the optimising schemes.
 
-    `c_over_s0` sets c = β/α in units of S_0 = (Σ p_i G_i)²; without it c is estimated. `warm_up`
-    learns from this many rounds of weighted sampling that are kept, instead of two pilots. After
-    every `refresh` rounds the probabilities are solved for again. `oracle` gives the gradient
-    norms of a whole earlier run instead of pilots. `pace` has caps of its own, no pilots, and
-    solves again after ten rounds where `refresh` does not say otherwise. `knobs` are settings of
-    samplers by name: sampling.knobs.pow-d.d=30.
+    `c_over_s0` sets c = β/α in units of S_0 = (Σ p_i G_i)²; without it c is estimated. `warm_up` is
+    a number of rounds of weighted sampling that replace the two pilots. The probabilities are
+    solved again every `refresh` rounds. `oracle` uses the gradient norms of an earlier run instead
+    of pilots. `pace` has its own cap, no pilots, and solves again every ten rounds by default.
+    `knobs` are settings of samplers by name: sampling.knobs.pow-d.d=30.
     """
 
     max_weight: Positive | None = None
@@ -231,23 +227,23 @@ class SamplingSection(_Section):
 
 
 class PilotsSection(_Section):
-    """Until when the two pilots of Algorithm 2 run; without this section there is a warm-up."""
+    """The ends of the two pilots of Algorithm 2; without this section there is a warm-up."""
 
     thresholds: Annotated[tuple[Finite, ...], Field(min_length=1)]
     rounds: Count
 
     @model_validator(mode="after")
-    def _fall(self) -> Self:
+    def _check_order(self) -> Self:
         if any(a <= b for a, b in pairwise(self.thresholds)):
             raise ValueError("thresholds must fall, as the loss does; give the highest first")
         return self
 
 
 class StopSection(_Section):
-    """When a run ends: whichever comes first.
+    """When a run ends: the first of these that is reached.
 
-    With `sustained`, a run goes on past the first touch of the target loss, until the mean of its
-    last ten evaluated losses reaches it; the report gives both times.
+    With `sustained`, a run continues after it first reaches the target loss, until the mean of its
+    last ten evaluated losses does; the report gives both times.
     """
 
     loss: Finite | None = None
@@ -257,17 +253,17 @@ class StopSection(_Section):
     seconds: Positive | None = None
 
     @model_validator(mode="after")
-    def _must_end(self) -> Self:
+    def _check_end(self) -> Self:
         if self.rounds is None and self.seconds is None:
             raise ValueError("a run must end even if it never reaches its target; give seconds")
         return self
 
 
 class PrivacySection(_Section):
-    """What clients do to their updates before these leave them: see fedpace.rounds.privacy.
+    """Differential privacy of clients: see fedpace.backends.privacy.
 
-    They are cut to the length `clip`, and Gaussian noise of standard deviation `noise` times `clip`
-    is added to each number. The account that a report gives is of ε at this `delta`.
+    Updates are clipped to the length `clip`, and Gaussian noise of standard deviation `noise` times
+    `clip` is added to each number. The report gives ε at this `delta`.
     """
 
     clip: Positive
@@ -276,16 +272,16 @@ class PrivacySection(_Section):
 
     @property
     def made(self) -> Privacy:
-        """What a client does."""
+        """The mechanism of a client."""
         return Privacy(self.clip, self.noise)
 
 
 class NetworkSection(_Section):
-    """How a run that was measured on real devices was measured; a simulated run has none.
+    """How a run on real devices was measured; a simulated run has no such section.
 
     `time_scale` shrinks all times: 1 second measured stands for 1/time_scale. `deadline` is per
-    round, in seconds as measured; without it, it is learned. The global loss is evaluated in every
-    `evaluate_every`th round, 0 for never.
+    round, in seconds as measured; by default it is learned. The global loss is evaluated every
+    `evaluate_every` rounds, 0 for never.
     """
 
     how: Literal["namespaces", "paced", "devices", "flower"]
@@ -295,9 +291,9 @@ class NetworkSection(_Section):
 
 
 class Study(_Section):
-    """A setup, validated.
+    """A validated setup.
 
-    `paper` holds the paper's seconds to its target, by scheme; `paper_loss` that target, where
+    `paper` holds the paper's seconds to its target, by scheme; `paper_loss` is that target if
     `stop.loss` is another.
     """
 
@@ -317,49 +313,57 @@ class Study(_Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _opened(cls, values: Any) -> Any:
+    def _open_own(cls, values: Any) -> Any:
         """Read data = "file.py:name" and model = "file.py:name" as sections."""
         if not isinstance(values, dict):
             return values
-        own = {name: values.get(name) for name in OWN}
-        opened = {n: {"kind": "own", "source": v} for n, v in own.items() if isinstance(v, str)}
-        return values | opened
+        return values | _own_sections(values)
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.model.kind != "own" and isinstance(self.data, OwnSection) and self.data.source:
-            if self.model.kind in OF_IMAGES:
-                raise ValueError('own data need an own model; write model = "file.py:make_model"')
-            return self
+    def _check_sections(self) -> Self:
         kind = self.model.kind
+        if kind in OF_IMAGES and isinstance(self.data, OwnSection) and self.data.source:
+            raise ValueError('own data need an own model; write model = "file.py:make_model"')
         if kind in OF_IMAGES and self.data.kind == "synthetic":
             raise ValueError(f"{kind} takes images; set data.kind to mnist or emnist-lower")
         if kind in OF_IMAGES and self.model.precision == "double":
             raise ValueError(f"{kind} trains in single precision; set model.precision to single")
         rounds = self.training.take, self.training.deadline
         if self.training.asynchronous and rounds != (None, None):
-            raise ValueError("no round is waited for; set training.take and training.deadline none")
+            raise ValueError(
+                "take and deadline need rounds; set training.mode=synchronous, or set "
+                "training.take and training.deadline to none"
+            )
         return self
 
     @property
     def measures_accuracy(self) -> bool:
-        """Whether what is measured on held-out samples is a share, not another metric."""
+        """Whether the metric on held-out samples is a share."""
         named = self.model.metric or ("mae" if self.model.loss in OF_NUMBERS else "accuracy")
         return named in ("accuracy", "label-accuracy")
 
     @property
     def own_names(self) -> list[str]:
-        """What stands for a user's own in data, model and times."""
+        """The names of the user's own data, model, loss, metric, times and availability."""
         own = self.data.source if isinstance(self.data, OwnSection) else None
-        names = (own, self.model.source, self.model.loss, self.model.metric, self.devices.times)
+        devices = (self.devices.times, self.devices.availability)
+        names = (own, self.model.source, self.model.loss, self.model.metric, *devices)
         return [name for name in names if name is not None and (":" in name)]
 
 
-def load_study(name_or_path: str, overrides: Iterable[str] = ()) -> Study:
-    """Read a setup that comes with fedpace, or a TOML file, and apply `section.field=value`.
+SECTIONS: dict[str, type[BaseModel]] = {
+    "training": TrainingSection,
+    "sampling": SamplingSection,
+    "devices": DevicesSection,
+    "stop": StopSection,
+}
 
-    A file may begin with `base = "SETUP"`, and then gives only what differs from that setup. Files
-    of your own that it names, such as model = "file.py:make_model", are looked for beside it.
+
+def load_study(name_or_path: str, overrides: Iterable[str] = ()) -> Study:
+    """Read a setup of fedpace or a TOML file, and apply overrides `section.field=value`.
+
+    A file may begin with `base = "SETUP"` and give only what differs from that setup. Own files
+    that it names, such as model = "file.py:make_model", are searched in its folder.
 
     >>> load_study("simulation-1", ["training.k=5"]).training.k
     5
@@ -372,11 +376,29 @@ def load_study(name_or_path: str, overrides: Iterable[str] = ()) -> Study:
 
 
 def validated(values: dict[str, Any], called: str) -> Study:
-    """Return a study of these fields, or say what is wrong with the first that does not fit."""
+    """Return a study of these fields; an error names the first field that does not fit."""
     try:
-        return Study.model_validate(values)
+        study = Study.model_validate(values)
     except ValidationError as error:
-        raise InputError(f"{called}: {_first_problem(error.errors()[0])}") from None
+        # A misspelt section comes before the section that is missing because of it.
+        first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+        raise InputError(f"{called}: {_describe(first)}") from None
+    _check_values(study, called)
+    return study
+
+
+def _check_values(study: Study, called: str) -> None:
+    """Refuse values that would have no effect; stored runs that have them can still be read."""
+    data, accuracy = study.data, study.stop.accuracy
+    if isinstance(data, SyntheticSection) and data.sizes == "paper":
+        for field in ("clients", "samples", "exponent", "smallest"):
+            if (value := getattr(data, field)) != SyntheticSection.model_fields[field].default:
+                problem = f"'data.{field}' is {value}, but data.sizes = paper fixes the sizes"
+                raise InputError(f"{called}: {problem}; set data.sizes=power-law")
+    if accuracy is not None and study.measures_accuracy and not 0 <= accuracy <= 1:
+        remedy = f"give {accuracy / 100:g}" if 1 < accuracy <= 100 else "give 0.85 for 85 %"
+        problem = f"'stop.accuracy' is {accuracy:g}, not a share between 0 and 1"
+        raise InputError(f"{called}: {problem}; {remedy}")
 
 
 def setups() -> list[str]:
@@ -385,15 +407,13 @@ def setups() -> list[str]:
 
 
 def _values_of(name_or_path: str) -> dict[str, Any]:
-    """Return the fields of a setup, those of its base included."""
+    """Return the fields of a setup, including those of its base."""
     try:
         values = tomllib.loads(_text_of(name_or_path))
     except tomllib.TOMLDecodeError as error:
         problem = f"is not TOML: {error}"
         raise InputError(f"{name_or_path}: {problem}; see the setups in fedpace") from None
-    for section in OWN:
-        if isinstance(values.get(section), str):
-            values[section] = {"kind": "own", "source": values[section]}
+    values |= _own_sections(values)
     _look_beside(name_or_path, values)
     base = values.pop("base", None)
     if base is None:
@@ -401,19 +421,25 @@ def _values_of(name_or_path: str) -> dict[str, Any]:
     others = [each for each in setups() if each != name_or_path]
     if base not in others:
         got = f"{base!r}; {nearest(str(base), others)}"
-        raise InputError(f"{name_or_path}: base must be a setup that comes with fedpace, got {got}")
+        raise InputError(f"{name_or_path}: base must be a setup of fedpace, got {got}")
     return _merged(_values_of(base), values)
 
 
+def _own_sections(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the sections that are given by a name alone."""
+    names = {name: values.get(name) for name in OWN}
+    return {n: {"kind": "own", "source": x} for n, x in names.items() if isinstance(x, str)}
+
+
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of both, those of `over` where both have them; one kind of a section."""
+    """Return the fields of both; those of `over` win, and replace a section of another kind."""
     both = [n for n in over if isinstance(over[n], dict) and isinstance(base.get(n), dict)]
     alike = [n for n in both if over[n].get("kind", base[n].get("kind")) == base[n].get("kind")]
     return base | over | {name: _merged(base[name], over[name]) for name in alike}
 
 
 def _look_beside(path: str, values: dict[str, Any]) -> None:
-    """Let the user's own files that a TOML file names be found in its folder."""
+    """Search the user's files that a TOML file names in its folder."""
     sections = [values[each] for each in OWN if isinstance(values.get(each), dict)]
     for section, field in product(sections, ("source", "loss", "metric")):
         file, _, name = str(section.get(field)).rpartition(":")
@@ -422,7 +448,7 @@ def _look_beside(path: str, values: dict[str, Any]) -> None:
 
 
 def check_setup(name_or_path: str, known: Iterable[str]) -> None:
-    """Refuse what is neither a file nor one of the `known` names, with the nearest of these."""
+    """Refuse what is neither a TOML file nor one of the `known` names."""
     known = list(known)
     if not name_or_path.endswith(".toml") and name_or_path not in known:
         got = f"'{name_or_path}'; {nearest(name_or_path, known)}"
@@ -440,7 +466,7 @@ def _text_of(name_or_path: str) -> str:
 
 
 def _apply(values: dict[str, Any], override: str) -> None:
-    """Set one field from `section.field=value`, the value written as in TOML or as plain text."""
+    """Set one field from `section.field=value`; the value is TOML or plain text."""
     key, equals, text = override.partition("=")
     *sections, field = key.strip().split(".")
     if not equals or not field:
@@ -458,8 +484,8 @@ def _apply(values: dict[str, Any], override: str) -> None:
         values[field] = text.strip()
 
 
-def _first_problem(error: ErrorDetails) -> str:
-    """Say what is wrong with which field, its value and the nearest known field."""
+def _describe(error: ErrorDetails) -> str:
+    """Return the field, its value, what is wrong with it, and a remedy."""
     path = [str(part) for part in error["loc"]]
     kind = path.pop(1) if path[:1] == ["data"] and len(path) > 1 else ""  # added by Pydantic
     field = ".".join([*path, "kind"] if error["type"].startswith("union_tag") else path)
@@ -467,9 +493,10 @@ def _first_problem(error: ErrorDetails) -> str:
         if kind and path[-1] in {*SyntheticSection.model_fields, *ImagesSection.model_fields}:
             remedy = OWN_DATA if kind == "own" else "begin with a setup of that kind"
             return f"'{field}' does not go with data.kind = {kind}; {remedy}"
-        return f"'{field}' is not a known field; {nearest(path[-1], _known_fields(path, kind))}"
+        what = "section" if len(path) == 1 and isinstance(error["input"], dict) else "field"
+        return f"'{field}' is not a known {what}; {nearest(path[-1], _known_fields(path, kind))}"
     if error["type"] in ("missing", "union_tag_not_found"):
-        return f"'{field}' is missing; see the setups that come with fedpace"
+        return f"'{field}' is missing; see the setups in fedpace"
     if error["type"] == "union_tag_invalid":
         got, known = error["ctx"]["tag"], error["ctx"]["expected_tags"].replace("'", "")
         return f"'{field}' is '{got}'; {nearest(str(got), known.split(', '))}"

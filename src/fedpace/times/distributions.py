@@ -13,7 +13,7 @@ from fedpace.errors import InputError, nearest
 from fedpace.times.links import flash_devices
 from fedpace.times.traces import MEGABITS, SAMPLES, trace_times
 
-# What each distribution wants after its name.
+# The parameters that follow each distribution's name.
 DISTRIBUTIONS = {
     "constant": "seconds",
     "uniform": "low:high",
@@ -27,7 +27,7 @@ DISTRIBUTIONS = {
 }
 # Real devices whose links vary: see `fedpace.times.links`.
 FLASH = "trace:flash"
-# Those that hand out another distribution's times by what clients hold.
+# These assign another distribution's times according to the clients' data.
 ORDERS = ("correlated", "anticorrelated", "by-label")
 
 
@@ -47,8 +47,8 @@ def usual_times(
     per line), trace:fedscale (real devices, see `trace_times`), or trace:flash (with other links).
 
     The same times in another order: correlated:SPEC gives the longest to the client with most
-    samples, anticorrelated:SPEC the shortest, and by-label:SPEC lets times ascend with the label
-    that is most common with a client, so that slow clients share labels.
+    samples, anticorrelated:SPEC the shortest, and by-label:SPEC sorts times by each client's most
+    common label, so that slow clients share labels.
 
     Parameters
     ----------
@@ -57,14 +57,14 @@ def usual_times(
     sizes : array of N
         Samples per client.
     rng : Generator
-        The stream of the times.
+        The generator of the times.
     labels : array of N, optional
-        The label that is most common with each client; for by-label only.
+        Each client's most common label; for by-label only.
     samples, megabits : float > 0
-        Of computing and of traffic in a round; for traces only.
+        Computed on and transferred in a round; for traces only.
     correlation : float in [−1, 1]
-        How far the same times go with sample counts: 1 is the order of correlated:, −1 that of
-        anticorrelated:, 0 leaves them as they were drawn. In between, the order is that of
+        Of times and sample counts: 1 is the order of correlated:, −1 that of anticorrelated:, 0
+        keeps the times as drawn. In between, the order is that of
         |c| z + √(1 − c²) ε, with z the normal score of a client's rank and ε standard normal.
 
     Examples
@@ -78,7 +78,7 @@ def usual_times(
     """
     if correlation:
         drawn = usual_times(spec, sizes, rng, labels=labels, samples=samples, megabits=megabits)
-        return _handed_out(drawn, _by_size(sizes, correlation, rng))
+        return _assign(drawn, _by_size(sizes, correlation, rng))
     name, _, rest = spec.partition(":")
     if name not in DISTRIBUTIONS:
         raise InputError(
@@ -90,7 +90,7 @@ def usual_times(
     if name in ORDERS:
         clients = _fastest_first(name, sizes, labels)
         drawn = usual_times(rest, sizes, rng, labels=labels, samples=samples, megabits=megabits)
-        return _handed_out(drawn, clients)
+        return _assign(drawn, clients)
     if spec == FLASH:
         return flash_devices(n, rng, samples=samples, megabits=megabits)[0]
     if name == "trace":
@@ -109,7 +109,7 @@ def usual_times(
     return positive_column("times", drawn)
 
 
-def _handed_out(times: FloatArray, clients: IntArray) -> FloatArray:
+def _assign(times: FloatArray, clients: IntArray) -> FloatArray:
     """Return the same times, the shortest for the first of these clients."""
     ordered = np.empty(times.size)
     ordered[clients] = np.sort(times)
@@ -117,7 +117,7 @@ def _handed_out(times: FloatArray, clients: IntArray) -> FloatArray:
 
 
 def _by_size(sizes: IntArray, correlation: float, rng: np.random.Generator) -> IntArray:
-    """Return the clients, those who are to be fast first."""
+    """Return the clients, the fastest first."""
     if not -1 <= correlation <= 1:
         remedy = "1 gives the longest times to the largest clients"
         raise InputError(f"correlation must be from -1 to 1, got {correlation}; {remedy}")
@@ -129,7 +129,7 @@ def _by_size(sizes: IntArray, correlation: float, rng: np.random.Generator) -> I
 
 
 def _fastest_first(order: str, sizes: IntArray, labels: IntArray | None) -> IntArray:
-    """Return the clients in the order of their times to be; ties by their numbers."""
+    """Return the clients, the fastest first; ties by their numbers."""
     if order != "by-label":
         return np.argsort(sizes if order == "correlated" else -sizes, kind="stable")
     if labels is None or len(labels) != len(sizes):

@@ -1,4 +1,4 @@
-"""Links that vary from task to task: FLASH's measured speeds, with FedScale's computing times."""
+"""Links that vary from task to task: FLASH's measured speeds with FedScale's compute times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
 from fedpace.files import UNREADABLE
 from fedpace.seeds import Seeds
-from fedpace.times.round_times import Presence, RoundTimes
+from fedpace.times.round_times import BaseTimes, Presence, RoundTimes, as_times
 from fedpace.times.traces import FORWARD_AND_BACKWARD, data_file, trace_devices
 
 FLASH = "traces/flash_speed_distribution.json"
@@ -23,8 +23,8 @@ KILOBITS = 8.0  # of a kilobyte
 
 
 @dataclass(frozen=True, eq=False)
-class Linked:
-    """Times of which the part of the link varies: its speed is drawn for every task.
+class Linked(BaseTimes):
+    """Times with a varying link: its speed is drawn for every task.
 
     t_i · (a_i + link) / (a_i + usual link), with a_i the seconds of computing, and both speeds of
     the link normal around their mean, at least a tenth of it.
@@ -38,12 +38,12 @@ class Linked:
     speeds : array of (N, 4), KB/s
         Mean and standard deviation, down and up.
     megabits : float
-        What is got and sent in a round, together: half each way.
+        Traffic of a round in both directions together: half each way.
     seeds : Seeds
         A task's link depends on these, the round and the client.
     """
 
-    times: RoundTimes
+    times: BaseTimes
     compute: FloatArray
     speeds: FloatArray
     megabits: float
@@ -65,7 +65,7 @@ class Linked:
         return self.times.at(seconds, clients, round_index=round_index) * ratio
 
     def present(self, seconds: float) -> Presence:
-        """Return who is there."""
+        """Return which clients are available."""
         return self.times.present(seconds)
 
 
@@ -96,13 +96,13 @@ def flash_devices(
 def linked(
     times: RoundTimes, rng: np.random.Generator, seeds: Seeds, *, samples: float, megabits: float
 ) -> Linked:
-    """Return times whose links vary; the usual ones were drawn as here, in any order since."""
+    """Return times with varying links; `rng` is the one that the usual times were drawn with."""
     usual, compute, speeds = flash_devices(
         times.usual.size, rng, samples=samples, megabits=megabits
     )
     whose = np.empty(usual.size, dtype=np.int64)
     whose[np.argsort(times.usual, kind="stable")] = np.argsort(usual, kind="stable")
-    return Linked(times, compute[whose], speeds[whose], megabits, seeds)
+    return Linked(as_times(times), compute[whose], speeds[whose], megabits, seeds)
 
 
 def read_speeds(path: Path) -> FloatArray:
@@ -114,5 +114,5 @@ def read_speeds(path: Path) -> FloatArray:
         remedy = f"give JSON with {', '.join(COLUMNS)} for each user"
         raise InputError(f"{path}: cannot be read as link speeds: {error!r}; {remedy}") from None
     if not len(speeds) or not (np.isfinite(speeds).all() and (speeds[:, ::2] > 0).all()):
-        raise InputError(f"{path}: must hold positive speeds, got others; get it again")
+        raise InputError(f"{path}: must hold positive speeds, got others; download it again")
     return speeds

@@ -16,17 +16,17 @@ from fedpace.checks import FloatArray
 from fedpace.errors import InputError, nearest
 from fedpace.files import UNREADABLE
 
-# Samples that a client computes on in a round, and megabits that it gets and sends, where a study
-# says nothing: 50 local steps with batches of 24, and a model of a million parameters.
+# Defaults for the samples that a client computes on in a round, and the megabits it transfers:
+# 50 local steps with batches of 24, and a model of a million parameters.
 SAMPLES, MEGABITS = 1200.0, 64.0
 # The trace gives the time of inference; the backward pass takes about twice as long again.
 FORWARD_AND_BACKWARD = 3.0
 COLUMNS = ("compute_ms_per_sample", "bandwidth_kbps")
-# Phones take 15 to 199 ms a sample in the trace; whatever is slower than 10 s, or has a link of
-# less than 1 kbit/s or more than 10 Gbit/s, is an error of the record.
+# Phones take 15 to 199 ms a sample in the trace; a device slower than 10 s, or with a link below
+# 1 kbit/s or above 10 Gbit/s, is an error in the data.
 SLOWEST_MS, LEAST_KBPS, MOST_KBPS = 1e4, 1.0, 1e7
 TRACES = ("fedscale", "fedscale:all")
-# Where the trace with all devices is, within the folder that the variable names.
+# The trace with all devices, in the folder given by the environment variable.
 VARIABLE, WHOLE = "FEDPACE_DATA", "traces/fedscale_capacity_51496.csv"
 
 
@@ -38,7 +38,7 @@ def trace_times(
     samples: float = SAMPLES,
     megabits: float = MEGABITS,
 ) -> FloatArray:
-    """Return the times of n devices drawn from a trace, without replacement as far as it goes.
+    """Return the times of n devices from a trace, drawn without replacement while it lasts.
 
     Device i takes 3 s a_i / 1000 + 1000 B / b_i seconds for a round, as in FedScale: a_i is its
     milliseconds per sample for the inference of a model of MobileNet's class, and b_i its kbit/s.
@@ -46,16 +46,16 @@ def trace_times(
     Parameters
     ----------
     name : "fedscale" or "fedscale:all"
-        The 3,000 devices that come with fedpace, or all of the file that FEDPACE_DATA leads to.
+        The 3,000 devices that come with fedpace, or all, from the folder FEDPACE_DATA.
     n : int
         Number of clients.
     rng : Generator
-        The stream of the times.
+        The generator of the times.
     samples : float > 0
         s, samples that a client computes on in a round. For a model lighter than MobileNet, fewer
         in proportion.
     megabits : float > 0
-        B, what a client gets and sends in a round, together.
+        B, traffic of a client in a round, both ways together.
 
     Examples
     --------
@@ -89,24 +89,24 @@ def trace_devices(name: str) -> FloatArray:
 
 
 def whole_file() -> Path:
-    """Return where the trace with all devices is, or say where to put it."""
+    """Return the path of the trace with all devices; raise InputError if it is missing."""
     return data_file(WHOLE)
 
 
 def data_file(name: str) -> Path:
-    """Return where a file is that does not come with fedpace, or say where to put it."""
+    """Return the path of a data file in FEDPACE_DATA; raise InputError if it is missing."""
     folder = os.environ.get(VARIABLE)
     path = Path(folder or ".", name)
     if folder and path.is_file():
         return path
-    where = f"in the folder that {VARIABLE} names"
+    where = f"in the folder {VARIABLE}"
     got = f"no file {path}" if folder else f"{VARIABLE} not set"
     remedy = "put it there, or use trace:fedscale, which comes with fedpace"
     raise InputError(f"{name} must be {where}, got {got}; {remedy}")
 
 
 def read_trace(path: Traversable) -> FloatArray:
-    """Read the milliseconds per sample and the kbit/s of devices; warn of those dropped."""
+    """Read the milliseconds per sample and the kbit/s of devices; warn about dropped ones."""
     try:
         text = path.read_text(encoding="utf-8")
         header, *rows = [line for line in text.splitlines() if not line.startswith("#")]
@@ -119,7 +119,9 @@ def read_trace(path: Traversable) -> FloatArray:
         raise InputError(f"{path}: cannot be read as a trace: {error}; {remedy}") from None
     kept = devices[_possible(devices)]
     if not len(kept):
-        raise InputError(f"{path}: must hold devices with positive values, got none; get it again")
+        raise InputError(
+            f"{path}: must hold devices with positive values, got none; download it again"
+        )
     if len(kept) < len(devices):
         dropped = f"{len(devices) - len(kept)} of {len(devices)} devices"
         warnings.warn(f"{path}: dropped {dropped} with impossible values", stacklevel=2)
@@ -135,7 +137,7 @@ def _possible(devices: FloatArray) -> NDArray[np.bool_]:
 
 @cache
 def _shipped() -> FloatArray:
-    """Read the devices that come with fedpace, once and when first asked for."""
+    """Read the devices that come with fedpace, once, on first use."""
     devices = read_trace(resources.files("fedpace.times") / "fedscale.csv")
     devices.setflags(write=False)
     return devices

@@ -9,8 +9,8 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedpace.conformance.backends import check_backend
-from fedpace.flower import AdaptiveSampling, Training, WarmUp, described
+from fedpace.conformance import check_backend
+from fedpace.flower import AdaptiveSampling, StartArguments, WarmUp, answer_query
 
 CLIENTS = 3
 client = ClientApp()
@@ -39,7 +39,7 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @client.query()
 def query(message: Message, context: Context) -> Message:
-    return described(message, context, samples=1 + int(context.node_config["partition-id"]))
+    return answer_query(message, context, samples=1 + int(context.node_config["partition-id"]))
 
 
 @server.main()
@@ -53,11 +53,11 @@ def main(grid: Grid, context: Context) -> None:
         expected_nodes=CLIENTS,
         evaluate_every=1,
     )
-    check_backend(lambda: strategy.backend_on(grid, Training(arrays, 60.0)))
+    check_backend(lambda: strategy.backend_on(grid, StartArguments(arrays, 60.0)))
     strategy.start(grid, arrays, num_rounds=6)
     history = Path(str(context.run_config["history"]))
     strategy.history.write_csv(history)
-    stream = AdaptiveSampling(
+    asynchronous = AdaptiveSampling(
         k=2,
         scheme="weighted",
         mode="asynchronous",
@@ -65,6 +65,6 @@ def main(grid: Grid, context: Context) -> None:
         expected_nodes=CLIENTS,
         evaluate_every=1,
     )
-    stream.start(grid, arrays, num_rounds=8)
-    stream.history.write_csv(history.with_name("stream.csv"))
+    asynchronous.start(grid, arrays, num_rounds=8)
+    asynchronous.history.write_csv(history.with_name("asynchronous.csv"))
     print("the app is over")

@@ -1,4 +1,4 @@
-"""What a client does; the mod `measured` is all that fedpace needs: training stays as it was."""
+"""What a client does; the mod `measure_mod` is all that fedpace needs: training stays as it was."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch.nn.functional import cross_entropy
 
-from fedpace.flower import described, measured
+from fedpace.flower import answer_query, measure_mod
 from lenet_app.task import LeNet5, samples
 
-app = ClientApp(mods=[measured])
+app = ClientApp(mods=[measure_mod])
 torch.set_num_threads(1)
 
 
@@ -66,4 +66,4 @@ def evaluate(message: Message, context: Context) -> Message:
 def query(message: Message, context: Context) -> Message:
     """Say who this is, and how much it holds."""
     y = samples(int(context.node_config["partition-id"]))[1]
-    return described(message, context, samples=len(y))
+    return answer_query(message, context, samples=len(y))

@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpace.flower import GradientNorms, described  # +
+from fedpace.flower import GradientNorms, answer_query  # +
 from logistic_app.task import gradients, loss_and_accuracy, samples
 
 app = ClientApp()
@@ -47,4 +47,4 @@ def evaluate(message: Message, context: Context) -> Message:
 def query(message: Message, context: Context) -> Message:  # +
     """Say who this is, and how much it holds."""
     y = samples(int(context.node_config["partition-id"]))[1]  # +
-    return described(message, context, samples=len(y))  # +
+    return answer_query(message, context, samples=len(y))  # +

@@ -1,0 +1,1 @@
+"""Backends: where local training happens."""

@@ -1,0 +1,1 @@
+"""What devices, Flower and NVFlare share: names and counts, screening, replies, waiting."""

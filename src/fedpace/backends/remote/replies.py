@@ -1,0 +1,161 @@
+"""Combine accepted replies, and convert named arrays to one vector and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.backends.remote.screening import BadReplyError
+from fedpace.checks import FloatArray
+from fedpace.errors import InputError
+from fedpace.training.backend import NO_VALUES, Reply
+
+
+class Accepted(NamedTuple):
+    """An accepted update; values that the client did not send are NaN.
+
+    `seconds` run from sending to arrival; `computing_seconds` of them were spent on training.
+    """
+
+    client: int
+    update: FloatArray
+    seconds: float
+    grad_norm: float
+    loss: float
+    computing_seconds: float
+    bytes_down: int
+    bytes_up: int
+
+
+def as_reply(
+    accepted: Iterable[Accepted],
+    *,
+    length: int,
+    refused: Sequence[int] = (),
+    waited: float | None = None,
+    missing: Sequence[int] = (),
+    held: Sequence[int] = (),
+) -> Reply:
+    """Combine accepted updates of `length` numbers, in the order of clients.
+
+    Losses and computing seconds are left out unless all clients sent them.
+    """
+    ordered = sorted(accepted, key=lambda each: each.client)
+    losses = np.array([each.loss for each in ordered], dtype=np.float64)
+    computing = np.array([each.computing_seconds for each in ordered], dtype=np.float64)
+    return Reply(
+        np.array([each.client for each in ordered], dtype=np.int64),
+        np.array([each.update for each in ordered]).reshape(len(ordered), length),
+        np.array([each.seconds for each in ordered], dtype=np.float64),
+        np.array([each.grad_norm for each in ordered], dtype=np.float64),
+        losses=losses if np.isfinite(losses).all() else NO_VALUES,
+        computing_seconds=computing if np.isfinite(computing).all() else NO_VALUES,
+        bytes_down=np.array([each.bytes_down for each in ordered], dtype=np.int64),
+        bytes_up=np.array([each.bytes_up for each in ordered], dtype=np.int64),
+        refused=np.array(sorted(refused), dtype=np.int64),
+        waited=waited,
+        missing=np.array(sorted(missing), dtype=np.int64),
+        held=np.array(sorted(held), dtype=np.int64),
+    )
+
+
+# PyTorch's names for the buffers of its layers.
+BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+@dataclass(frozen=True)
+class ArrayLayout:
+    """Names, shapes and types of a model's arrays, in the order of the trained vector.
+
+    Arrays keep their types: floats of any precision, and integers and booleans such as a counter of
+    batches, which are rounded when they are sent. Buffers are recognised by type and name.
+
+    >>> layout = ArrayLayout.of_arrays({"w": np.ones((1, 2), np.float32), "count": np.array(7)})
+    >>> layout.arrays_of(np.array([0.5, 1.0, 7.6]))
+    {'w': array([[0.5, 1. ]], dtype=float32), 'count': array(8)}
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    types: tuple[np.dtype[Any], ...]
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]], *, argument: str = "model") -> Self:
+        """Return the layout of a model; InputError if one of its arrays cannot be averaged."""
+        for name, value in arrays.items():
+            if value.dtype.kind not in "fiub":
+                got = f"{value.dtype} for '{name}'; leave it out of what is sent"
+                raise InputError(f"{argument} must be numbers, got {got}")
+            if not np.isfinite(value).all():
+                got = f"NaN or infinity in '{name}'; look at how the model is initialised"
+                raise InputError(f"{argument} must be finite, got {got}")
+        if not any(value.size for value in arrays.values()):
+            raise InputError(f"{argument} must hold a number, got none; give the model's arrays")
+        shapes, types = zip(*((each.shape, each.dtype) for each in arrays.values()), strict=True)
+        return cls(tuple(arrays), shapes, types)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of entries of each array."""
+        return tuple(int(np.prod(shape)) for shape in self.shapes)
+
+    @cached_property
+    def floats(self) -> NDArray[np.bool_]:
+        """Which entries are floats."""
+        return np.repeat([kind.kind == "f" for kind in self.types], self.sizes)
+
+    @cached_property
+    def trained(self) -> NDArray[np.bool_]:
+        """Which entries gradients change: floats except running means and variances."""
+        typed = zip(self.names, self.types, strict=True)
+        parameters = [kind.kind == "f" and not name.endswith(BUFFERS) for name, kind in typed]
+        return np.repeat(parameters, self.sizes)
+
+    def vector_of(
+        self, arrays: Mapping[str, Any], opened: Callable[[str, Any, int], NDArray[Any]]
+    ) -> FloatArray:
+        """Return the arrays as one float64 vector; BadReplyError if they do not fit.
+
+        `opened` decodes the array of a name, given its expected number of entries.
+        """
+        if set(arrays) != set(self.names):
+            raise BadReplyError(f"the arrays are named {sorted(arrays)!r:.80}, not as those sent")
+        parts = zip(self.names, self.shapes, self.types, self.sizes, strict=True)
+        return np.concatenate(
+            [_part(name, opened(name, arrays[name], n), at, kind) for name, at, kind, n in parts]
+        )
+
+    @np.errstate(over="ignore", invalid="ignore")  # a model that diverges
+    def arrays_of(self, vector: FloatArray) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a vector, each in its own shape and type."""
+        parts = np.split(vector, np.cumsum(self.sizes)[:-1])
+        typed = zip(map(_typed, parts, self.types), self.shapes, strict=True)
+        shaped = (values.reshape(shape) for values, shape in typed)
+        return dict(zip(self.names, shaped, strict=True))
+
+
+def _part(
+    name: str, value: NDArray[Any], shape: tuple[int, ...], kind: np.dtype[Any]
+) -> FloatArray:
+    if value.shape != shape:
+        raise BadReplyError(f"array {name!r:.80} has shape {value.shape}, not {shape}")
+    if value.dtype.kind not in ("f" if kind.kind == "f" else "fiub"):
+        raise BadReplyError(f"array {name!r:.80} has type {value.dtype}, not {kind}")
+    return value.astype(np.float64).ravel()
+
+
+def _typed(values: FloatArray, kind: np.dtype[Any]) -> NDArray[Any]:
+    """Convert values to a type; for integers to the nearest possible."""
+    if kind.kind == "f":
+        return values.astype(kind)
+    if kind.kind == "b":
+        return np.asarray(values >= 0.5)
+    limits = np.iinfo(kind)
+    # As floats, the limits of 64 bits are too large by one: clip again as integers.
+    wide = np.clip(np.rint(values), -(2.0**63), np.nextafter(2.0**63, 0)).astype(np.int64)
+    return np.clip(wide, max(limits.min, -(2**63)), min(limits.max, 2**63 - 1)).astype(kind)

@@ -1,0 +1,108 @@
+"""The roster: a number for each client's name, and its sample count."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from fedpace.checks import FloatArray
+
+# Bound of a self-reported sample count, as a multiple of the mean of the smaller ones. In the
+# paper's setups the largest client holds eleven times the mean.
+MOST_SAMPLES = 12.0
+
+
+class Roster:
+    """The clients by name, numbered in the order of arrival, with their sample counts.
+
+    `samples` are earlier self-reported counts. `given` are the operator's: neither learned nor
+    bounded. `most` is the bound of all others, None for no bound.
+
+    >>> roster = Roster(["kitchen", "attic"])
+    >>> roster.learn(0, 30), roster.number("cellar")
+    (True, 2)
+    >>> roster.learn(1, 10), roster.weights
+    (True, array([0.5       , 0.16666667, 0.33333333]))
+
+    The third client's count is unknown: it gets the mean of the others. A count far larger than
+    the others' weighs as much as twelve times their mean:
+
+    >>> roster = Roster(samples={"kitchen": 30, "attic": 10, "liar": 2**52})
+    >>> roster.weights.round(3)
+    array([0.107, 0.036, 0.857])
+    """
+
+    def __init__(
+        self,
+        names: Iterable[str] = (),
+        samples: Mapping[str, int] | None = None,
+        *,
+        given: Mapping[str, int] | None = None,
+        most: float | None = MOST_SAMPLES,
+    ) -> None:
+        self._most = math.inf if most is None else most
+        self.names: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._samples: dict[int, int] = {}
+        self._given = dict(given or {})
+        for name in names:
+            self.number(name)
+        for name, count in (samples or {}).items():
+            self.learn(self.number(name), count)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._numbers
+
+    def number(self, name: str) -> int:
+        """Return a client's number; a name not seen before gets the next."""
+        if name not in self._numbers:
+            self._numbers[name] = client = len(self.names)
+            self.names.append(name)
+            if name in self._given:
+                self._samples[client] = self._given[name]
+        return self._numbers[name]
+
+    def learn(self, client: int, samples: int) -> bool:
+        """Note a client's sample count; return whether it is new."""
+        if self.names[client] in self._given:
+            return False
+        news = self._samples.get(client) != samples
+        self._samples[client] = samples
+        return news
+
+    def count(self, client: int) -> int | None:
+        """Return a client's sample count, if known."""
+        return self._samples.get(client)
+
+    @property
+    def samples(self) -> dict[str, int]:
+        """The known counts, by name."""
+        # A copy: devices may join meanwhile.
+        return {self.names[client]: count for client, count in sorted(self._samples.copy().items())}
+
+    @property
+    def counts(self) -> dict[int, float]:
+        """The known counts by client; self-reported ones are bounded."""
+        known = self._samples.copy()
+        counts, total = {}, 0.0
+        for below, (client, count) in enumerate(sorted(known.items(), key=lambda each: each[1])):
+            most = math.inf
+            if below and self.names[client] not in self._given:
+                most = self._most * total / below
+            counts[client] = min(float(count), most)
+            total += counts[client]
+        return counts
+
+    @property
+    def weights(self) -> FloatArray:
+        """p_i = n_i / Σ n; an unknown n_i counts as the mean."""
+        known = self.counts
+        counts = np.full(len(self), np.mean(list(known.values())) if known else 1.0)
+        counts[list(known)] = list(known.values())
+        weights: FloatArray = counts / counts.sum()
+        return weights

@@ -1,0 +1,1 @@
+"""Devices on a network: each keeps its data, and trains when asked. See README.md."""

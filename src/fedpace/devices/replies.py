@@ -1,0 +1,267 @@
+"""Check the answers of devices before they count, and learn how long to wait for them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from statistics import median_low
+from typing import Any
+
+import numpy as np
+
+from fedpace.backends.local import LocalEvaluation
+from fedpace.backends.remote.replies import Accepted
+from fedpace.backends.remote.roster import Roster
+from fedpace.backends.remote.screening import (
+    BadReplyError,
+    Border,
+    Claims,
+    FirstReplies,
+    finite_number,
+    whole_number,
+)
+from fedpace.checks import FloatArray, IntArray
+from fedpace.devices.connections import Response
+from fedpace.errors import InputError
+from fedpace.training.backend import Evaluation
+
+# Held-out samples count for at most this times the usual number and share.
+MOST_HELD_OUT = 10.0
+# Wait for a device at most three times as long as it usually takes.
+PATIENCE = 3.0
+# But at least 2 s: short times vary by larger factors.
+SHORTEST = 2.0
+# At most this times the median client: a device cannot prolong the wait by answering ever later.
+LONGEST_OVER_MEDIAN = 30.0
+# For a device that never answered: times the largest estimate, or seconds without any estimate.
+UNKNOWN_OVER_LARGEST = 10.0
+UNKNOWN = 60.0
+# The estimate is the median of the last answers.
+MEMORY = 5
+
+
+class Deadlines:
+    """Learn how long each client takes, and how long to wait for a draw.
+
+    The wait is `given`, or three times the largest estimated time among the drawn, at least 2 s
+    and at most thirty times the median client's. If a drawn client was never measured, it is
+    ten times the largest estimate of all, at most thirty times the median or 60 s, whichever is
+    longer, and 60 s without any estimate.
+
+    >>> deadlines = Deadlines(2)
+    >>> deadlines.wait(np.array([0]))
+    60.0
+    >>> deadlines.observe(0, 4.0)
+    >>> deadlines.wait(np.array([0])), deadlines.wait(np.array([0, 1]))
+    (12.0, 40.0)
+    >>> deadlines.observe(0, 30.0)  # the median of 4 and 30 is 17
+    >>> deadlines.wait(np.array([1]))
+    170.0
+    """
+
+    def __init__(self, n: int, given: float | None = None) -> None:
+        if given is not None and not given > 0:
+            raise InputError(f"deadline must be positive, got {given}; give seconds, or none")
+        self._given = given
+        self._latest: list[deque[float]] = [deque(maxlen=MEMORY) for _ in range(n)]
+        self._estimates: FloatArray = np.full(n, np.nan)
+
+    @property
+    def estimates(self) -> FloatArray:
+        """Seconds that each client takes; NaN if it was never measured."""
+        return self._estimates.copy()
+
+    def observe(self, client: int, seconds: float) -> None:
+        """Learn from an answer; late ones count too."""
+        self._latest[client].append(seconds)
+        self._estimates[client] = np.median(self._latest[client])
+
+    def wait(self, clients: IntArray) -> float:
+        """Return how many seconds to wait for these clients."""
+        if self._given is not None:
+            return self._given
+        known = self._estimates[~np.isnan(self._estimates)]
+        if not known.size:
+            return UNKNOWN
+        drawn = self._estimates[clients]
+        longest = LONGEST_OVER_MEDIAN * float(np.median(known))
+        seconds = min(PATIENCE * float(np.nanmax(drawn, initial=0.0)), longest)
+        if np.isnan(drawn).any():
+            unknown = UNKNOWN_OVER_LARGEST * float(known.max())
+            seconds = max(seconds, min(unknown, max(longest, UNKNOWN)))
+        return max(seconds, SHORTEST)
+
+
+class ReplyScreen:
+    """Refuse or bound the answers to one job.
+
+    Parameters
+    ----------
+    length : int
+        Numbers in an update.
+    refuse : callable
+        Gets client, reason and details of everything that is refused or bounded.
+    roster : Roster
+        Learns how many samples each client has.
+    memory : dict, optional
+        The `memory` of the same run before a restart.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        refuse: Callable[[int, str, str], None],
+        roster: Roster,
+        memory: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._length = length
+        self._refuse = refuse
+        self._roster = roster
+        self._border = Border(memory)
+        self.first = FirstReplies[Response](self._border)
+        self._held_out: dict[int, int] = {}
+        self._latest: dict[int, LocalEvaluation] = {}
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What is usual in replies, as JSON values."""
+        return self._border.memory
+
+    def count(self, client: int, value: object) -> bool:
+        """Return whether a device's number of samples is valid, and the same as before."""
+        try:
+            samples = self._border.count(value)
+            before = self._roster.count(client)
+            if before not in (None, samples):
+                raise BadReplyError(f"{samples} samples, not {before} as known before")
+        except BadReplyError as error:
+            self._refuse(client, "samples", str(error))
+            return False
+        self._roster.learn(client, samples)
+        return True
+
+    def updates(self, responses: Sequence[Response]) -> list[Accepted]:
+        """Return the updates that count."""
+        came = [response for response in responses if not response.problem]
+        self._border.meet(map(self._claims, came))
+        return [each for each in map(self._update, came) if each is not None]
+
+    def _claims(self, response: Response) -> Claims:
+        said, floats = response.answer.fields, response.answer.floats
+        fits = floats.shape == (self._length,)
+        return Claims(
+            response.client,
+            floats.astype(np.float64) if fits else None,
+            said.grad_norm,
+            _loss_in(response),
+            response.seconds,
+        )
+
+    def _update(self, response: Response) -> Accepted | None:
+        said, client = response.answer.fields, response.client
+        reason = "update"
+        try:
+            update = self._border.update(client, response.answer.floats, length=self._length)
+            reason = "gradient norm"
+            length = float(np.linalg.norm(update))
+            grad_norm = self._border.grad_norm(client, said.grad_norm, length)
+            reason = "loss"
+            loss = self._loss(response)
+            reason = "seconds"
+            computing = finite_number("the time of computing", said.computing_seconds)
+        except BadReplyError as error:
+            self._refuse(client, reason, str(error))
+            self._border.forget(client)
+            return None
+        if grad_norm != said.grad_norm:
+            self._refuse(client, "gradient norm bounded", f"{said.grad_norm:g}")
+        seconds = self._border.took(client, response.seconds)
+        if seconds != response.seconds:
+            self._refuse(client, "time bounded", f"{response.seconds:.3g} s")
+        if not 0 <= computing <= response.seconds:
+            self._refuse(client, "seconds bounded", f"{computing:g}")
+        return Accepted(
+            client,
+            update,
+            seconds,
+            grad_norm,
+            loss,
+            min(max(computing, 0.0), response.seconds),
+            response.bytes_down,
+            response.answer.length,
+        )
+
+    def evaluation(
+        self, responses: Sequence[Response], at_work: Collection[int] = ()
+    ) -> Evaluation | None:
+        """Return F(w) and the accuracy over the clients that answered, or None without any.
+
+        Clients `at_work`, which could not be asked, count with their latest evaluation: without
+        them, slow clients would hardly ever count.
+        """
+        came = [response for response in responses if not response.problem]
+        losses = [_loss_in(response) for response in came]
+        if came and 2 * losses.count(None) > len(came):
+            return Evaluation(math.nan, math.nan)
+        for response in came:  # note all before any is judged by the others
+            with contextlib.suppress(BadReplyError):
+                self._border.loss(response.client, _loss_in(response))
+        shares = {each.client: share for each in came if (share := self._share(each)) is not None}
+        if not shares:
+            return None
+        busy = {client: self._latest[client] for client in at_work if client in self._latest}
+        self._latest.update(shares)
+        shares = busy | shares
+        samples_of = self._roster.counts  # every admitted client has one
+        rows = [(samples_of[client], *share) for client, share in self._bound(shares)]
+        samples, means, correct, held_out = np.array(rows, dtype=np.float64).T
+        accuracy = correct.sum() / held_out.sum() if held_out.any() else math.nan
+        # Divided first, so that large numbers do not overflow.
+        return Evaluation(float((samples / samples.sum()) @ means), float(accuracy))
+
+    def _share(self, response: Response) -> LocalEvaluation | None:
+        said, client = response.answer.fields, response.client
+        try:
+            loss = self._loss(response)
+            held_out = whole_number("what is held out", said.held_out)
+            correct = whole_number("what is right", said.correct)
+            if correct > held_out or held_out != self._held_out.get(client, held_out):
+                raise BadReplyError(f"{correct} right of {held_out} held out")
+        except BadReplyError as error:
+            self._refuse(client, "evaluation", str(error))
+            return None
+        self._held_out[client] = held_out
+        return LocalEvaluation(loss, correct, held_out)
+
+    def _bound(self, shares: Mapping[int, LocalEvaluation]) -> list[tuple[int, LocalEvaluation]]:
+        """Limit how much the held-out samples of one client count."""
+        known = {client: share.held_out for client, share in shares.items() if share.held_out}
+        if not known:
+            return list(shares.items())
+        # The lower median: of two devices, the larger claim is not what is usual.
+        number, samples_of = median_low(known.values()), self._roster.counts
+        part = median_low(count / samples_of[client] for client, count in known.items())
+        bounded = []
+        for client, share in shares.items():
+            most = int(MOST_HELD_OUT * max(number, part * samples_of[client]))
+            if share.held_out > most:
+                self._refuse(client, "held out bounded", f"{share.held_out}")
+                right = share.correct * most // share.held_out
+                share = share._replace(correct=right, held_out=most)
+            bounded.append((client, share))
+        return bounded
+
+    def _loss(self, response: Response) -> float:
+        said = _loss_in(response)
+        loss = self._border.loss(response.client, said)
+        if loss != said:
+            self._refuse(response.client, "loss bounded", f"{said:g}")
+        return loss
+
+
+def _loss_in(response: Response) -> float | None:
+    """Return the loss of an answer, if it has a finite one."""
+    loss: float = response.answer.fields.loss
+    return loss if response.answer.fields.HasField("loss") and math.isfinite(loss) else None

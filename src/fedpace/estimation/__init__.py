@@ -1,1 +1,0 @@
-"""History → Profile: what the server learns while it trains."""

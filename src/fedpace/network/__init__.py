@@ -1,1 +1,0 @@
-"""Devices on a network: each keeps its data, and trains when asked."""

@@ -1,0 +1,176 @@
+"""When runs reach their target, and what that costs in work and traffic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedpace.report.intervals import BySeed, Interval, mean_interval, time_interval
+from fedpace.studies.store import StoredRun
+from fedpace.studies.study import Study
+from fedpace.training.history import Row
+
+
+class Times(NamedTuple):
+    """Seconds by seed: to the target, of the pilots, and to the target without the pilots.
+
+    `sustained` are those to the sustained target; it is empty for runs that ended at the first
+    touch.
+    """
+
+    gross: BySeed
+    pilots: BySeed
+    net: BySeed
+    sustained: BySeed
+
+
+def times_of(runs: Sequence[StoredRun]) -> Times:
+    """Return the seconds of a scheme's runs; ∞ where a run never reached the target."""
+    gross = {run.seed: seconds_of(arrival(run)) for run in runs}
+    pilots = {run.seed: pilot_seconds(run) for run in runs}
+    # A target that is reached within the pilots needs nothing beyond them.
+    net = {seed: max(gross[seed] - pilots[seed], 0.0) for seed in gross}
+    sustained = {
+        run.seed: run.history.time_to(loss=run.study.stop.loss, sustained=True)
+        for run in runs
+        if sustains(run.study)
+    }
+    return Times(gross, pilots, net, sustained)
+
+
+def pilot_seconds(run: StoredRun) -> float:
+    """Return the seconds after which the pilots were over; 0 for a run without pilots."""
+    pilots = (row.seconds for row in run.history.rows if row.phase.startswith("pilot"))
+    return max(pilots, default=0.0)
+
+
+def sustains(study: Study) -> bool:
+    """Return whether a study's runs go on past the first touch, to a sustained target loss."""
+    return study.stop.loss is not None and study.stop.sustained
+
+
+def arrival(run: StoredRun) -> Row | None:
+    """Return the row in which a run first reached its study's target, if any.
+
+    Only evaluated losses count: what the drawn clients report may be below the target by chance.
+    """
+    stop = run.study.stop
+    if stop.loss is None:
+        return None if stop.accuracy is None else accuracy_arrival(run, stop.accuracy)
+    rows = (row for row in run.history.rows if row.evaluated)
+    return next((row for row in rows if row.loss <= stop.loss), None)
+
+
+def accuracy_arrival(run: StoredRun, accuracy: float) -> Row | None:
+    """Return the row in which a trained model first had the accuracy, if it did.
+
+    The initial model does not count: with all classes tied its accuracy says nothing.
+    """
+    trained = (row for row in run.history.rows if row.round > 0)
+    return next((row for row in trained if row.accuracy >= accuracy), None)
+
+
+def seconds_of(row: Row | None) -> float:
+    """Return the seconds of a row; ∞ for none."""
+    return math.inf if row is None else row.seconds
+
+
+MEGABYTE = 1e6
+
+
+class Costs(NamedTuple):
+    """What runs cost on average until they reached the target, or ended.
+
+    `device_seconds` are all seconds that clients worked, `wasted` the share of them that brought
+    nothing: candidates, late replies, clients that left, and the pilot that was dropped.
+    `down` and `up` are megabytes; `busiest` is the share of the busiest client in all work that
+    counted. `updates` are those that came, `staleness` is how many steps old they were on average,
+    asynchronously. `accuracy` and `slow_accuracy`, on the slowest fifth of clients, are those at
+    the end of the run.
+    """
+
+    device_seconds: Interval
+    updates: Interval
+    wasted: Interval
+    down: Interval
+    up: Interval
+    busiest: Interval
+    staleness: Interval
+    accuracy: Interval
+    slow_accuracy: Interval
+
+
+def costs_of(runs: Sequence[StoredRun]) -> Costs:
+    """Return what a scheme's runs cost."""
+    each = [_costs(run) for run in runs]
+    found = Costs(*(time_interval(_known(values)) for values in zip(*each, strict=True)))
+    means = dict(
+        zip(Costs._fields, (mean_interval(_known(v)) for v in zip(*each, strict=True)), strict=True)
+    )
+    metrics = {name: means[name] for name in ("accuracy", "slow_accuracy")}
+    shares = {name: means[name] for name in ("wasted", "busiest")}
+    if all(run.study.measures_accuracy for run in runs):  # else a metric, of any size
+        shares |= metrics
+    limited = {name: _share(each) for name, each in shares.items()}
+    return found._replace(**metrics | limited)
+
+
+def _share(interval: Interval) -> Interval:
+    """Return the interval of a share, which does not leave 0 to 1."""
+    return interval._replace(low=max(interval.low, 0.0), high=min(interval.high, 1.0))
+
+
+def _costs(run: StoredRun) -> tuple[float, ...]:
+    rows = _until(run.history.rows, arrival(run))
+    worked = sum(row.device_seconds for row in rows)
+    wasted = sum(row.wasted_seconds for row in rows) + _dropped_pilot(run.history.rows)
+    last = run.history.rows[-1]
+    return (
+        worked or math.nan,
+        float(sum(row.clients.size for row in rows)),
+        min(wasted / worked, 1.0) if worked else math.nan,
+        sum(row.traffic_down for row in rows) / MEGABYTE or math.nan,
+        sum(row.traffic_up for row in rows) / MEGABYTE or math.nan,
+        _busiest(rows),
+        _staleness(rows),
+        last.accuracy,
+        last.slow_accuracy,
+    )
+
+
+def _known(values: Sequence[float]) -> list[float]:
+    return [value for value in values if math.isfinite(value)]
+
+
+def _until(rows: Sequence[Row], end: Row | None) -> list[Row]:
+    """Return the rows up to the one in which the target was reached."""
+    return [row for row in rows if end is None or row.seconds <= end.seconds]
+
+
+def _busiest(rows: Sequence[Row]) -> float:
+    clients = np.concatenate([row.clients for row in rows]) if rows else np.empty(0, int)
+    if not clients.size:
+        return math.nan
+    seconds = np.concatenate([row.client_seconds for row in rows])
+    worked = np.bincount(clients, seconds)
+    return float(worked.max() / worked.sum())
+
+
+def _staleness(rows: Sequence[Row]) -> float:
+    steps = np.concatenate([row.staleness for row in rows]) if rows else np.empty(0, int)
+    return float(steps.mean()) if steps.size else math.nan
+
+
+def _dropped_pilot(rows: Sequence[Row]) -> float:
+    """Return the device-seconds of the pilot whose model training did not go on from."""
+    ends = {row.phase: row for row in rows if row.phase.startswith("pilot")}
+    first = next((row for row in rows if row.phase == "train" and row.round), None)
+    if len(ends) < 2 or first is None:
+        return 0.0
+    begun = [row for row in ends.values() if row.round == first.round - 1]
+    kept = min(begun or ends.values(), key=lambda row: row.loss).phase
+    pilots = (row for row in rows if row.phase.startswith("pilot") and row.phase != kept)
+    return sum(row.device_seconds - row.wasted_seconds for row in pilots)

@@ -1,1 +1,0 @@
-"""THE loop: draw, run, aggregate, record."""

@@ -1,0 +1,1 @@
+"""Samplers: policies with state that decide whom to draw."""

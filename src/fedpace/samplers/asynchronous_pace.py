@@ -1,0 +1,179 @@
+"""The sampler `pace` in asynchronous training: shares by P3, and steps as small as is stable."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedpace.checks import FloatArray, positive_count
+from fedpace.profile import Profile
+from fedpace.samplers.client_stats import (
+    UpdateStats,
+    current_times,
+    empty_update_stats,
+    expected_norms,
+    learn,
+    learn_from_updates,
+)
+from fedpace.samplers.curvature import shrink_ratio
+from fedpace.samplers.pace import BasePace, Basis, take_snapshot
+from fedpace.samplers.solve import WARM_UP
+from fedpace.samplers.step import (
+    StepsPerRound,
+    initial_steps_per_round,
+    steps_per_round,
+    update_steps_per_round,
+)
+from fedpace.sampling.dispatch import InTurn
+from fedpace.sampling.solvers.shares import bounded_shares, solve_shares
+from fedpace.sampling.solvers.solution import check_cap
+from fedpace.training.history import Row
+from fedpace.training.sampler import TRAIN, Phase, Plan, SamplerContext
+from fedpace.training.updates import RoundUpdates
+
+# c as a part of its synchronous value, and its limits in units of S_0: updates are older here.
+PART_OF_RATIO, LIMITS = 0.1, (0.03, 0.3)
+# Cap on the weight of a completion, over its weight under weighted sampling.
+MAX_WEIGHT = 1.5
+
+
+class AsynchronousPaceState(UpdateStats):
+    """Completions so far and at the latest solution, statistics, and those of that solution."""
+
+    completions: int
+    solved: int
+    steps: StepsPerRound
+    basis: Basis
+
+
+@dataclass(frozen=True, eq=False)
+class AsynchronousPace(BasePace):
+    """Keep C clients at work, in turn, by shares that solve P3, and step with few updates.
+
+    It needs no pilots and no settings. The run begins with weighted shares and steps of C updates.
+    Norms and times are learned from every reply; the shares minimise the time per progress, P3,
+    which is exact here, with c as measured. Steps use fewer updates, down to one, as the learning
+    rate falls; at a constant rate, as long as the loss falls, and more when it rises: see
+    `steps_per_round` and `update_steps_per_round`.
+
+    Parameters
+    ----------
+    k : int ≥ 1
+        C, the clients at work.
+    warm_up, refresh : int ≥ 1
+        Completions, in units of C, before the first solution and between two.
+    max_weight : float ≥ 1, optional
+        Cap on the weight of a completion, over its weight under weighted sampling.
+    c_over_s0 : float > 0, optional
+        c in units of the least second moment of a step, instead of as measured.
+    buffer : int ≥ 1, optional
+        B, the updates in a step, instead of following the loss.
+    server : BaseServer
+        The default server.
+
+    Examples
+    --------
+    >>> sampler = AsynchronousPace(k=10)
+    >>> sampler.phase(sampler.init(n=100)).name
+    'warm-up'
+    """
+
+    refresh: int = 2
+    max_weight: float | None = MAX_WEIGHT
+    buffer: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.buffer is not None:
+            positive_count("buffer", self.buffer, "leave it out to follow the loss")
+        if self.max_weight is not None:
+            check_cap("max_weight", self.max_weight, 1)
+
+    def init(self, n: int) -> AsynchronousPaceState:
+        """Return the state before the first task."""
+        empty = empty_update_stats(n)
+        return AsynchronousPaceState(
+            **empty,
+            completions=0,
+            solved=0,
+            steps=initial_steps_per_round(1.0),
+            basis=take_snapshot(empty, self.k),
+        )
+
+    def phase(self, state: AsynchronousPaceState) -> Phase:
+        """Return warm-up or training."""
+        return WARM_UP if state["completions"] < self.warm_up * self.k else TRAIN
+
+    def see(self, state: AsynchronousPaceState, updates: RoundUpdates) -> AsynchronousPaceState:
+        """Learn norms and curvature from the updates."""
+        return learn_from_updates(state, updates)
+
+    def observe(self, state: AsynchronousPaceState, row: Row) -> AsynchronousPaceState:
+        """Learn times and the size of steps; take a snapshot when a solution is due."""
+        state["steps"] = update_steps_per_round(
+            state["steps"], row, self._limits, rate=state["rate"]
+        )
+        if not row.round:
+            return state
+        state["stats"] = learn(state["stats"], row)
+        state["completions"] += row.clients.size + row.missing.size
+        since = state["completions"] - max(state["solved"], self.warm_up * self.k)
+        if since >= self.refresh * self.k or (since >= 0 and not state["solved"]):
+            state["solved"] = state["completions"]
+            state["basis"] = take_snapshot(state, self._buffer(state, state["rate"]))
+        return state
+
+    def design(self, state: AsynchronousPaceState, context: SamplerContext) -> Plan:
+        """Return the shares in use, and the updates in a step now."""
+        basis = state["basis"]
+        solve = self._weighted if self.phase(state) is WARM_UP else self._solve
+        plan = self._latest.get(basis, context, lambda: solve(basis, context))
+        return plan._replace(buffer=self._buffer(state, context.rate))
+
+    @property
+    def _limits(self) -> tuple[float, float]:
+        """The limits of C/B."""
+        return 1.0, float(self.k)
+
+    def _buffer(self, state: AsynchronousPaceState, rate: float) -> int:
+        steps = steps_per_round(state["steps"], rate, self._limits)
+        return self.buffer or max(round(self.k / steps), 1)
+
+    def _weighted(self, basis: Basis, context: SamplerContext) -> Plan:
+        times = _times(basis, context)
+        slots = min(self.k, context.n)
+        shares = bounded_shares(context.weights, times, slots)
+        design = InTurn(shares, context.weights, slots, times=times)
+        return Plan(design, why="warm-up: weighted shares, to learn from")
+
+    def _solve(self, basis: Basis, context: SamplerContext) -> Plan:
+        times, norms = _times(basis, context), expected_norms(basis["norms"], context.n)
+        least = float(context.weights @ norms) ** 2  # S_0
+        buffer = basis["step"]
+        lean, reason = shrink_ratio(
+            basis["c"], basis["pairs"], least / buffer, given=self.c_over_s0
+        )
+        if self.c_over_s0 is None:
+            lean = float(np.clip(PART_OF_RATIO * lean, *LIMITS))
+        rest = 0.0 if math.isnan(basis["length"]) else (buffer - 1) * basis["length"]
+        profile = Profile(context.weights, times, norms, lean * least + rest)
+        slots = min(self.k, context.n)
+        found = solve_shares(
+            profile.weights,
+            profile.times,
+            profile.grad_norms,
+            profile.beta_over_alpha,
+            slots,
+            self.max_weight,
+        )
+        design = InTurn(found.q, profile.weights, slots, times=profile.times, solution=found)
+        why = f"shares by P3, c = {lean:.2g} S₀: {reason}"
+        return Plan(design, profile, {"lean": lean}, why)
+
+
+def _times(basis: Basis, context: SamplerContext) -> FloatArray:
+    if context.times is None and not (basis["stats"]["replies"] > 0).any():
+        return np.ones(context.n)
+    return current_times(basis["stats"], context)

@@ -1,0 +1,243 @@
+"""The sampler `pace`: tiers of similar speed in rotation, favouring fast clients when stable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+import numpy as np
+
+from fedpace.checks import FloatArray, positive_count
+from fedpace.profile import Profile
+from fedpace.samplers.client_stats import (
+    ClientStats,
+    UpdateStats,
+    current_times,
+    empty_update_stats,
+    expected_norms,
+    learn,
+    learn_from_updates,
+    snapshot,
+)
+from fedpace.samplers.curvature import check_ratio, measured_ratio, shrink_ratio
+from fedpace.samplers.solve import WARM_UP, LatestPlan
+from fedpace.samplers.step import RoundWeightCap, initial_round_weight_cap, update_round_weight_cap
+from fedpace.samplers.tier_rotation import (
+    Balance,
+    add_round,
+    empty_balance,
+    extend_balance,
+    next_tier,
+)
+from fedpace.sampling.schemes import SCHEMES
+from fedpace.sampling.solvers.max_time import solve_max_time
+from fedpace.sampling.solvers.tiers import least_moment, solve_tiers, tiers_by_time
+from fedpace.sampling.tiers import Systematic, Tiered, inclusion_probabilities
+from fedpace.servers.memory import Memory
+from fedpace.training.history import Row
+from fedpace.training.sampler import TRAIN, BaseSampler, Phase, Plan, SamplerContext
+from fedpace.training.updates import RoundUpdates
+
+# Cap on the weight of a round, at first and at most: longer steps overshoot.
+ROUND_WEIGHTS = (1.5, 10.0)
+# Solve early when this part of all clients is new.
+NEW_PART = 0.1
+
+
+class Basis(TypedDict):
+    """The statistics that a design is solved for; `step` is the cap on rounds, or B."""
+
+    stats: ClientStats
+    norms: FloatArray
+    length: float
+    c: float
+    pairs: float
+    step: float
+
+
+def take_snapshot(state: UpdateStats, step: float) -> Basis:
+    """Return the statistics of a state, as the basis of a design."""
+    measured = measured_ratio(state["curvature"], state["rate"])
+    return Basis(
+        stats=snapshot(state["stats"]),
+        norms=state["norms"].copy(),
+        length=state["curvature"]["length"],
+        c=measured.c,
+        pairs=measured.pairs,
+        step=step,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class BasePace(BaseSampler):
+    """What the synchronous and the asynchronous sampler share."""
+
+    k: int
+    warm_up: int = 3
+    refresh: int = 10
+    max_weight: float | None = None
+    c_over_s0: float | None = None
+    server: Any = field(default_factory=Memory)
+    _latest: LatestPlan = field(default_factory=LatestPlan, repr=False)
+
+    def __post_init__(self) -> None:
+        positive_count("k", self.k)
+        positive_count("warm_up", self.warm_up, "give 3")
+        positive_count("refresh", self.refresh, f"give {type(self).refresh}")
+        check_ratio(self.c_over_s0)
+
+
+class PaceState(UpdateStats):
+    """Rounds so far and at the latest solution, statistics, and those of that solution."""
+
+    rounds: int
+    solved: int
+    balance: Balance
+    cap: RoundWeightCap
+    basis: Basis
+
+
+@dataclass(frozen=True, eq=False)
+class Pace(BasePace):
+    """Draw clients of similar speed together; favour fast clients as far as training stays stable.
+
+    It needs no pilots and no settings. After a short warm-up, which counts as training, clients are
+    sorted by time into N/K tiers. A round draws from one tier; tier g gets the share m_g of the
+    rounds, evenly over time. The shares minimise the predicted time, P3 over tiers, with c as
+    measured: see `measured_ratio`. Norms and times are learned from every reply. With a single
+    tier, draws are systematic, with the probabilities of P2.
+
+    Parameters
+    ----------
+    k : int ≥ 1
+        K, the clients in a round.
+    warm_up, refresh : int ≥ 1
+        Rounds of weighted sampling at first, and most rounds between two solutions.
+    max_weight : float, optional
+        Cap on the weight of one client's update.
+    c_over_s0 : float > 0, optional
+        c in units of the least second moment that the tiers can have, instead of as measured.
+    round_weights : two floats ≥ 1
+        Cap on the weight P_g / m_g of a round, at first and at most (never above K). It follows
+        the evaluated losses: see `update_round_weight_cap`.
+    tiers : int ≥ 1, optional
+        Number of tiers, instead of N/K.
+    in_turn : bool
+        Whether tiers rotate, or are drawn at random.
+    server : BaseServer
+        The default server.
+
+    Examples
+    --------
+    >>> sampler = Pace(k=10)
+    >>> sampler.phase(sampler.init(n=100)).name
+    'warm-up'
+    """
+
+    round_weights: tuple[float, float] = ROUND_WEIGHTS
+    tiers: int | None = None
+    in_turn: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tiers is not None:
+            positive_count("tiers", self.tiers)
+
+    def init(self, n: int) -> PaceState:
+        """Return the state before the first round."""
+        empty = empty_update_stats(n)
+        return PaceState(
+            **empty,
+            rounds=0,
+            solved=0,
+            balance=empty_balance(n),
+            cap=initial_round_weight_cap(self.round_weights[0]),
+            basis=take_snapshot(empty, 1.0),
+        )
+
+    def phase(self, state: PaceState) -> Phase:
+        """Return warm-up or training."""
+        return WARM_UP if state["rounds"] < self.warm_up else TRAIN
+
+    def see(self, state: PaceState, updates: RoundUpdates) -> PaceState:
+        """Learn norms and curvature from the updates."""
+        state["balance"] = extend_balance(state["balance"], updates.weights.size)
+        return learn_from_updates(state, updates)
+
+    def observe(self, state: PaceState, row: Row) -> PaceState:
+        """Learn times from a round; take a snapshot when the next design is due."""
+        if not row.round:
+            return state
+        state["stats"] = learn(state["stats"], row)
+        state["balance"] = add_round(state["balance"], row)
+        state["rounds"] += 1
+        least, most = self.round_weights
+        before = state["cap"]["cap"]
+        state["cap"] = update_round_weight_cap(state["cap"], row, (least, min(most, self.k)))
+        too_heavy = state["cap"]["cap"] < before
+        if state["rounds"] >= self.warm_up and (too_heavy or self._is_due(state)):
+            state["solved"] = state["rounds"]
+            state["basis"] = take_snapshot(state, state["cap"]["cap"])
+        return state
+
+    def design(self, state: PaceState, context: SamplerContext) -> Plan:
+        """Return the tier that is due, of the design in use, or of the next one if it is due."""
+        if self.phase(state) is WARM_UP:
+            plan = self._latest.of_counts(SCHEMES["weighted"], self.k, context)
+            return plan._replace(why="warm-up: weighted sampling, to learn from")
+        basis = state["basis"]
+        plan = self._latest.get(basis, context, lambda: self._solve(basis, context))
+        design = plan.design
+        if not (self.in_turn and isinstance(design, Tiered) and design.chances.size > 1):
+            return plan
+        turn = next_tier(design, state["balance"], context.present, context.chance)
+        return plan._replace(design=design.with_turn(turn))
+
+    def _is_due(self, state: PaceState) -> bool:
+        """Return whether to solve: at first, every `refresh` rounds, and with many new clients.
+
+        Many are at least K, and a tenth of all.
+        """
+        since = state["rounds"] - max(state["solved"], self.warm_up)
+        if since == 0 or since >= self.refresh:
+            return True
+        before = int((state["basis"]["stats"]["replies"] > 0).sum())
+        known = int((state["stats"]["replies"] > 0).sum())
+        return known - before >= max(self.k, NEW_PART * state["norms"].size)
+
+    def _solve(self, basis: Basis, context: SamplerContext) -> Plan:
+        times = current_times(basis["stats"], context)
+        profile = Profile(context.weights, times, expected_norms(basis["norms"], context.n))
+        count = max(round(context.n / self.k), 1) if self.tiers is None else self.tiers
+        count = min(count, context.n)
+        if count == 1:
+            return self._solve_without_tiers(profile)
+        tiers = tiers_by_time(times, count)
+        importance = profile.importance
+        unit = least_moment(importance, tiers, inclusion_probabilities(importance, tiers, self.k))
+        lean, reason = shrink_ratio(basis["c"], basis["pairs"], unit, given=self.c_over_s0)
+        # In the unit of S, which is K times E‖u‖² up to a constant.
+        ratio = self.k * lean * unit + (self.k - 1) * float(importance @ importance)
+        found = solve_tiers(
+            profile.weights,
+            profile.times,
+            profile.grad_norms,
+            ratio,
+            self.k,
+            max_weight=self.max_weight,
+            max_round_weight=basis["step"],
+            tiers=count,
+        )
+        parts = (found.tiers, found.chances, found.inclusion)
+        design = Tiered(*parts, profile.weights, k=self.k, solution=found)
+        heaviest = f"rounds of weight {basis['step']:.2g} at most"
+        why = f"{count} tiers, c = {lean:.2g} S₀: {reason}; {heaviest}"
+        return Plan(design, profile, {"lean": lean}, why)
+
+    def _solve_without_tiers(self, profile: Profile) -> Plan:
+        fleet = (profile.weights, profile.times, profile.grad_norms, profile.beta_over_alpha)
+        found = solve_max_time(*fleet, self.k, max_weight=self.max_weight)
+        tiers = np.zeros(profile.n, dtype=np.int64)
+        inclusion = inclusion_probabilities(found.q, tiers, self.k)
+        design = Systematic(inclusion, profile.weights, solution=found)
+        return Plan(design, profile, {}, "too few clients for tiers: systematic draws, c = S₀")

@@ -1,0 +1,1 @@
+"""Methods of other papers, for comparison."""

@@ -1,0 +1,1 @@
+"""Solvers: probabilities that minimise a predicted time, with a certificate."""

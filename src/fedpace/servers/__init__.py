@@ -1,0 +1,1 @@
+"""Servers: what becomes of the replies."""

@@ -1,0 +1,347 @@
+"""Build the parts of a run from a study: data, model, times, sampler, server; and run it."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from fedpace.backends.simulator import Simulator
+from fedpace.checks import FloatArray, one_per_client, positive_column
+from fedpace.data.datasets import VARIABLE
+from fedpace.data.images import CLASSES, image_split, load_pool, pool_files, standardise
+from fedpace.data.partition import power_law_sizes
+from fedpace.data.shards import Shards, Split
+from fedpace.data.synthetic import PAPER_SIZES, synthetic
+from fedpace.errors import InputError, MissingExtraError
+from fedpace.lookup import GIVEN, find
+from fedpace.models.logistic import Logistic
+from fedpace.models.model import BaseModel
+from fedpace.models.small_cnn import SmallCnn
+from fedpace.profile import Profile
+from fedpace.registry import METHODS
+from fedpace.samplers.build import Pilots, WarmUp, sampler_for
+from fedpace.samplers.build import check_mode as check_scheme_mode
+from fedpace.samplers.client_stats import empty_client_stats, learn, profile_of
+from fedpace.samplers.pilots import Piloted
+from fedpace.samplers.solve import Solve
+from fedpace.sampling.schemes import SCHEMES, needs_counts_only
+from fedpace.seeds import Seeds
+from fedpace.servers.build import server_for
+from fedpace.servers.untrained import keep_buffers
+from fedpace.studies.own import GROUP, own_model, own_split
+from fedpace.studies.study import ImagesSection, OwnSection, Study, SyntheticSection
+from fedpace.times.availability import check_availability, with_availability
+from fedpace.times.distributions import FLASH, usual_times
+from fedpace.times.links import FLASH as LINKS
+from fedpace.times.links import linked
+from fedpace.times.round_times import BaseTimes, Steady, Varying
+from fedpace.times.traces import data_file, whole_file
+from fedpace.training import schedules
+from fedpace.training.backend import BaseBackend
+from fedpace.training.sampler import BaseSampler, SamplerContext
+from fedpace.training.stopping import Stop
+from fedpace.training.train import train
+from fedpace.training.training import Outcome
+
+# Pixels of an image of MNIST or EMNIST.
+PIXELS = 28 * 28
+# Kinds of data that come with fedpace.
+KINDS = "synthetic, mnist or emnist-lower"
+# Fields of the training section for clients.
+LOCAL = {"local_steps", "batch", "weight_decay", "clip", "optimiser", "proximal"}
+# Fields of the devices section for varying times.
+VARIATION = {"noise", "drift", "period", "busy", "busy_factor", "spell"}
+SCHEDULES: dict[str, Callable[..., schedules.Schedule]] = {
+    "inverse": schedules.inverse,
+    "constant": schedules.constant,
+    "bound": schedules.theoretical,
+}
+
+
+def run_one(study: Study, scheme: str, seed: int, *, callbacks: Sequence[Any] = ()) -> Outcome:
+    """Run one scheme with one seed; the numbers depend on the arguments only."""
+    return run_with(simulator(study, seed), study, scheme, seed, callbacks=callbacks)
+
+
+def run_with(
+    backend: BaseBackend, study: Study, scheme: str, seed: int, *, callbacks: Sequence[Any] = ()
+) -> Outcome:
+    """Run one scheme with one seed on the given backend."""
+    drawn_by = sampler(study, scheme, backend, Seeds(seed))
+    return train(
+        backend,
+        drawn_by,
+        server=keep_buffers(server_for(study.training.server, drawn_by), backend),
+        schedule=parsed_schedule(study.training.schedule),
+        stop=stopping(study),
+        seeds=Seeds(seed),
+        evaluate_every=1 if study.network is None else study.network.evaluate_every,
+        callbacks=callbacks,
+        name=scheme,
+        **_mode_settings(study, scheme),
+    )
+
+
+def _mode_settings(study: Study, scheme: str) -> dict[str, Any]:
+    """Return the mode-specific arguments of `train`."""
+    training = study.training
+    if not training.asynchronous:
+        return {"take": training.take, "deadline": training.deadline}
+    own = study.sampling.knobs.get(scheme, {}).get("buffer", training.buffer)
+    fixed = METHODS[scheme].buffer if scheme in METHODS else None
+    buffer = own if fixed is None else fixed
+    return {"mode": training.mode, "at_once": training.slots, "buffer": buffer}
+
+
+def check_mode(study: Study, schemes: Sequence[str]) -> None:
+    """Refuse schemes that do not fit the study's mode, and more concurrent clients than exist."""
+    training, count = study.training, client_count(study)
+    if training.asynchronous and training.slots > count:
+        field = "k" if training.at_once is None else "at_once"
+        got = f"{training.slots} for {count} clients; set training.{field}={max(count // 2, 1)}"
+        limit = f"training.{field} must be at most the number of clients in asynchronous training"
+        raise InputError(f"{limit}, got {got}")
+    for scheme in schemes:
+        check_scheme_mode(scheme, training.mode)
+
+
+def sampler(study: Study, scheme: str, backend: BaseBackend, seeds: Seeds) -> BaseSampler:
+    """Return the sampler of a run."""
+    if study.training.asynchronous:
+        return _asynchronous_sampler(study, scheme, backend)
+    section, k = study.sampling, study.training.k
+    settings = section.model_dump(include={"refresh", "max_weight", "c_over_s0"})
+    if scheme == "pace":  # it has its own cap
+        del settings["max_weight"]
+    # A scheme for both modes may have a buffer, which rounds do not use.
+    knobs = {name: x for name, x in section.knobs.get(scheme, {}).items() if name != "buffer"}
+    made = sampler_for(scheme, k, learn=_learning(study), knobs=knobs, **settings)
+    if not section.oracle or not isinstance(made, (Solve, Piloted)):
+        return made
+    if needs_counts_only(made.scheme):
+        return made
+    if backend.usual_times is None:
+        problem = "sampling.oracle must be false unless times are known"
+        raise InputError(f"{problem}; set sampling.oracle=false")
+    profile = measured_profile(study, backend, seeds)
+    return Solve(made.scheme, k, max_weight=section.max_weight, profile=profile)
+
+
+def _asynchronous_sampler(study: Study, scheme: str, backend: BaseBackend) -> BaseSampler:
+    """Return the sampler of an asynchronous run."""
+    if study.sampling.oracle:
+        remedy = "set sampling.oracle=false, or training.mode=synchronous"
+        raise InputError(f"sampling.oracle needs rounds, got mode asynchronous; {remedy}")
+    settings = study.sampling.model_dump(include={"refresh", "max_weight", "c_over_s0"})
+    warm_up = study.sampling.warm_up
+    return sampler_for(
+        scheme,
+        study.training.slots,
+        mode=study.training.mode,
+        learn=None if warm_up is None else WarmUp(warm_up),
+        buffer=study.training.buffer,
+        times_known=backend.usual_times is not None,
+        knobs=study.sampling.knobs.get(scheme),
+        **settings,
+    )
+
+
+def _learning(study: Study) -> Pilots | WarmUp | None:
+    """Return how a run learns: from a warm-up, from pilots, or by default."""
+    if study.sampling.warm_up is not None:
+        return WarmUp(study.sampling.warm_up)
+    if study.pilots is None:
+        return None
+    return Pilots(study.pilots.thresholds, study.pilots.rounds)
+
+
+def measured_profile(study: Study, backend: BaseBackend, seeds: Seeds) -> Profile:
+    """Return the profile for an oracle: G from a complete run of weighted sampling, c as given.
+
+    That run's time is not counted. c is the study's, or S_0 by default.
+    """
+    outcome = train(
+        backend,
+        Solve(SCHEMES["weighted"], study.training.k),
+        schedule=parsed_schedule(study.training.schedule),
+        stop=stopping(study),
+        seeds=seeds,
+    )
+    learned = empty_client_stats(backend.weights.size)
+    for row in outcome.history.rows:
+        learned = learn(learned, row)
+    known = SamplerContext(backend.weights, backend.usual_times)
+    return profile_of(learned, known, c_over_s0=study.sampling.c_over_s0)
+
+
+def stopping(study: Study) -> Stop:
+    """Return the stopping rule of a run, in seconds as measured."""
+    stop = Stop(**study.stop.model_dump())
+    if stop.seconds is None or study.network is None:
+        return stop
+    return replace(stop, seconds=study.network.time_scale * stop.seconds)
+
+
+def check_at_hand(study: Study) -> None:
+    """Refuse a study whose images, trace or packages are missing on this machine."""
+    if isinstance(study.data, ImagesSection):
+        pool_files(study.data.kind)
+    if study.devices.times.endswith("trace:fedscale:all"):
+        whole_file()
+    if study.devices.times.endswith(FLASH):
+        data_file(LINKS)
+    check_availability(study.devices.availability, client_count(study))
+    if study.model.kind == "lenet5" and find_spec("torch") is None:
+        remedy = "install it with: pip install 'fedpace[torch]'"
+        raise MissingExtraError(f"lenet5 needs PyTorch; {remedy}")
+
+
+def simulator(study: Study, seed: int) -> Simulator:
+    """Build the backend of a run: all schemes of a seed share data, initial model and times."""
+    seeds = Seeds(seed)
+    data = split(study, seed)
+    usual = drawn_times(study, study.devices.times, seeds, train=data.train)
+    local = study.training.model_dump(include=LOCAL)
+    times, known = round_times(study, usual, seeds), study.devices.known
+    return Simulator(
+        data,
+        model(study, data),
+        times,
+        seeds,
+        times_known=known,
+        privacy=None if study.privacy is None else study.privacy.made,
+        **local,
+    )
+
+
+def drawn_times(
+    study: Study, spec: str, seeds: Seeds, *, train: Shards | None = None
+) -> FloatArray:
+    """Draw the clients' usual times; those that depend on their data need `train`."""
+    work = study.devices.model_dump(include={"samples", "megabits", "correlation"})
+    rng = seeds.stream("times")
+    if spec.startswith(GIVEN):
+        seconds = positive_column("times", find(spec, {}, argument="times", group=GROUP))
+        return one_per_client("times", seconds, client_count(study) if train is None else train.n)
+    if train is None:
+        return usual_times(spec, np.ones(client_count(study), dtype=np.int64), rng, **work)
+    labels = train.common_labels if "by-label" in spec else None
+    return usual_times(spec, train.sizes, rng, labels=labels, **work)
+
+
+def split(study: Study, seed: int) -> Split:
+    """Return the data: one draw for the study, or one for each seed."""
+    section = study.data
+    if isinstance(section, OwnSection):
+        if section.source is not None:
+            return own_split(section, seed)
+        problem = "its data are held by its clients"
+        raise InputError(f"{study.name}: {problem}; set data.source, or data.kind to {KINDS}")
+    chosen = seed if section.seed is None else section.seed
+    return _drawn_split(section, chosen, os.environ.get(VARIABLE))
+
+
+@lru_cache(maxsize=1)
+def _drawn_split(
+    section: SyntheticSection | ImagesSection,
+    seed: int,
+    folder: str | None,  # noqa: ARG001 - other files, another draw
+) -> Split:
+    """Draw the data by their own seed; the latest draw is cached, as many runs share it."""
+    rng = Seeds(seed).stream("data")
+    if isinstance(section, SyntheticSection) and section.sizes == "paper":
+        sizes = np.array(PAPER_SIZES)
+    else:
+        law = section.model_dump(include={"exponent", "smallest"})
+        sizes = power_law_sizes(section.clients, section.samples, rng, **law)
+    if isinstance(section, SyntheticSection):
+        shape = section.model_dump(include={"alpha", "beta", "features", "classes", "test_share"})
+        return synthetic(sizes, rng, **shape)
+    pool = load_pool(section.kind, official=section.official)
+    return image_split(
+        standardise(pool) if section.pixels == "standard" else pool,
+        sizes,
+        rng,
+        fewest=section.fewest_classes,
+        most=section.most_classes,
+        test_share=section.test_share,
+    )
+
+
+def model(study: Study, data: Split) -> BaseModel:
+    """Return the model for these data."""
+    if study.model.kind == "own":
+        return own_model(study.model, data)
+    if isinstance(study.data, OwnSection):
+        return _logistic(study, data.train.x.shape[1], data.train.classes)
+    return _model(study, data.train.x.shape[1])
+
+
+def _model(study: Study, features: int) -> BaseModel:
+    section = study.data
+    classes = section.classes if isinstance(section, SyntheticSection) else CLASSES[section.kind]
+    if study.model.kind == "logistic":
+        return _logistic(study, features, classes)
+    if study.model.kind == "small-cnn":
+        return SmallCnn(classes)
+    from fedpace.models.torch_model import TorchModel, lenet5
+
+    # One thread: runs share the cores between them, and the numbers do not depend on how many.
+    return TorchModel(partial(lenet5, classes), input_shape=(1, 28, 28), threads=1)
+
+
+def _logistic(study: Study, features: int, classes: int) -> Logistic:
+    dtype = np.float32 if study.model.precision == "single" else np.float64
+    return Logistic(features, classes, dtype)
+
+
+def client_count(study: Study) -> int:
+    """Return the number of clients of a study."""
+    section = study.data
+    if isinstance(section, SyntheticSection) and section.sizes == "paper":
+        return len(PAPER_SIZES)
+    if section.clients is None:
+        return split(study, 0).train.n
+    return section.clients
+
+
+def model_of(study: Study) -> BaseModel:
+    """Return the model, from the shape of the data only."""
+    section = study.data
+    if isinstance(section, OwnSection) or study.model.kind == "own":
+        problem = "data.kind and model.kind must come with fedpace on devices, got own"
+        raise InputError(f"{study.name}: {problem}; set data.kind to {KINDS}")
+    return _model(study, section.features if isinstance(section, SyntheticSection) else PIXELS)
+
+
+def round_times(study: Study, usual: FloatArray, seeds: Seeds) -> BaseTimes:
+    """Return the times of clients, steady or varying, and their availability."""
+    devices = study.devices
+    varying = devices.noise or devices.drift or devices.busy
+    variation = devices.model_dump(include=VARIATION)
+    times: BaseTimes = Varying(usual, seeds, **variation) if varying else Steady(usual)
+    if devices.times.endswith(FLASH):
+        work = devices.model_dump(include={"samples", "megabits"})
+        times = linked(times, seeds.stream("times"), seeds, **work)
+    return with_availability(devices.availability, times, seeds)
+
+
+def parsed_schedule(text: str) -> schedules.Schedule:
+    """Return the schedule of a text such as "inverse:0.1".
+
+    >>> parsed_schedule("bound:0.5:50")(0)
+    0.08
+    """
+    name, *parameters = text.split(":")
+    try:
+        values = [float(each) for each in parameters]
+        if not all(0 < value < np.inf for value in values):
+            raise ValueError
+        return SCHEDULES[name](*values)
+    except (KeyError, TypeError, ValueError):  # an unknown name, or another number of values
+        known = "inverse:RATE, constant:RATE or bound:MU:GAMMA"
+        raise InputError(f"schedule must be {known}, got '{text}'; write inverse:0.1") from None

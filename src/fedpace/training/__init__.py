@@ -1,0 +1,1 @@
+"""The training loop: draw, collect, apply, record."""

@@ -1,0 +1,38 @@
+"""Train until the stopping rule ends the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedpace.errors import InputError, nearest
+from fedpace.registry import MODES, SYNCHRONOUS
+from fedpace.training.asynchronous import AsynchronousTraining
+from fedpace.training.backend import BaseBackend
+from fedpace.training.sampler import BaseSampler
+from fedpace.training.synchronous import SynchronousTraining
+from fedpace.training.training import Outcome, Training
+
+
+def train(
+    backend: BaseBackend, sampler: BaseSampler, *, mode: str = SYNCHRONOUS, **settings: Any
+) -> Outcome:
+    """Train until `stop` ends the run.
+
+    `mode` is "synchronous" or "asynchronous"; the other arguments are those of
+    `SynchronousTraining` or `AsynchronousTraining`.
+    """
+    if mode not in MODES:
+        got = f"'{mode}'; {nearest(str(mode), MODES)}"
+        raise InputError(f"mode must be synchronous or asynchronous, got {got}")
+    kind = SynchronousTraining if mode == SYNCHRONOUS else AsynchronousTraining
+    training: Training = kind(backend, sampler, **settings)
+    try:
+        while not training.ended:
+            with np.errstate(over="ignore", invalid="ignore"):
+                training.advance()
+        training.finish()
+    finally:
+        training.flush()
+    return training.outcome()

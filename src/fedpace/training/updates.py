@@ -1,0 +1,140 @@
+"""The updates of a round, or of an asynchronous step, as the server receives them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.checks import FloatArray, IntArray
+from fedpace.sampling.design import Draw
+from fedpace.training.backend import NO_VALUES, Probe, Reply
+
+Floating = TypeVar("Floating", bound=np.floating[Any])
+
+
+class Started(NamedTuple):
+    """What each reply of an asynchronous step began with.
+
+    `rates` are the learning rates, `models` the parameters, which may be shared, and `versions`
+    the number of server steps before them.
+    """
+
+    rates: FloatArray
+    models: Sequence[FloatArray]
+    versions: IntArray
+
+
+class RoundUpdates(NamedTuple):
+    """The clients that answered, their weights and updates, and what they began with.
+
+    `draw` holds those who answered, in the order of `reply`, with the weights that were used;
+    `weights` are p_i of all clients. `residuals` are what the server weighted, one row each and
+    over the learning rate: the updates, less what a server with memory expected of each. `probes`
+    are the answers to probes before the draw, and `times` are t_i where they are known beforehand.
+    `present` marks the clients that could be drawn, None for all.
+
+    In a round all began with `parameters`, at the `learning_rate`. In an asynchronous step these
+    are the server's when it takes the step, after `version` steps, and `started` holds what each
+    reply began with; a client may be there twice, the earlier reply first. `step_rate` is the rate
+    that updates count with in the step, where that differs; see `AsynchronousTraining`.
+    """
+
+    parameters: FloatArray
+    learning_rate: float
+    draw: Draw
+    reply: Reply
+    weights: FloatArray
+    residuals: FloatArray = NO_VALUES
+    started: Started | None = None
+    version: int = 0
+    step_rate: float | None = None
+    probes: Sequence[Probe] = ()
+    times: FloatArray | None = None
+    present: NDArray[np.bool_] | None = None
+
+    def is_away(self, clients: IntArray) -> NDArray[np.bool_]:
+        """Return which of these clients could not be drawn."""
+        if self.present is None:
+            return np.zeros(clients.size, dtype=np.bool_)
+        here = np.zeros(self.weights.size, dtype=np.bool_)
+        here[: self.present.size] = self.present
+        return ~here[clients]
+
+    @property
+    def share_present(self) -> float:
+        """The sum of p_i over the clients that could be drawn."""
+        if self.present is None or self.present.all():
+            return 1.0
+        return float(self.weights[: self.present.size][self.present].sum())
+
+    @property
+    def rates(self) -> FloatArray:
+        """The learning rate of each reply."""
+        if self.started is None:
+            return np.full(self.draw.clients.size, self.learning_rate)
+        return self.started.rates
+
+    @property
+    def models(self) -> Sequence[FloatArray]:
+        """The model that each reply began with."""
+        if self.started is None:
+            return [self.parameters] * self.draw.clients.size
+        return self.started.models
+
+    @property
+    def directions(self) -> FloatArray:
+        """The updates over their learning rates."""
+        directions: FloatArray = self.reply.updates / self.rates[:, None]
+        return directions
+
+    def only(self, selected: NDArray[np.bool_]) -> RoundUpdates:
+        """Return some of the replies, by one truth value each."""
+        draw, reply, started = self.draw, self.reply, self.started
+        draw = draw._replace(clients=draw.clients[selected], weights=draw.weights[selected])
+        reply = reply._replace(clients=reply.clients[selected], updates=reply.updates[selected])
+        if started is not None:
+            models = [model for model, fine in zip(started.models, selected, strict=True) if fine]
+            started = Started(started.rates[selected], models, started.versions[selected])
+        residuals = self.residuals[selected] if self.residuals.size else self.residuals
+        return self._replace(draw=draw, reply=reply, residuals=residuals, started=started)
+
+
+def places_of(clients: IntArray, known: IntArray) -> IntArray:
+    """Return the position of each client among the known, −1 where it is not there.
+
+    >>> places_of(np.array([3, 1]), np.array([5, 3, 2]))
+    array([ 1, -1])
+    """
+    count = max(int(known.max(initial=-1)), int(clients.max(initial=-1))) + 1
+    table = np.full(count, -1)
+    table[known] = np.arange(known.size)
+    return table[clients]
+
+
+def latest_of_each(clients: IntArray) -> IntArray:
+    """Return the position of each client's last entry, ascending.
+
+    >>> latest_of_each(np.array([3, 1, 3, 2]))
+    array([1, 2, 3])
+    """
+    _, places = np.unique(clients[::-1], return_index=True)
+    return np.sort(clients.size - 1 - places)
+
+
+def replace_rows(
+    rows: NDArray[Floating], kept: NDArray[np.bool_], more: FloatArray
+) -> NDArray[Floating]:
+    """Return the kept rows followed by `more`, copied once.
+
+    >>> replace_rows(np.array([[1.0], [2.0]]), np.array([False, True]), np.array([[3.0]]))
+    array([[2.],
+           [3.]])
+    """
+    places = np.flatnonzero(kept)
+    every = np.empty((places.size + len(more), *rows.shape[1:]), rows.dtype)
+    np.take(rows, places, axis=0, out=every[: places.size], mode="clip")  # "raise" copies twice
+    every[places.size :] = more
+    return every
