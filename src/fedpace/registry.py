@@ -78,6 +78,8 @@ def load(target: str) -> Any:
 
 _SCHEMES, _RIVALS = "fedpace.sampling.schemes", "fedpace.samplers.rivals"
 _SHARES = "fedpace.samplers.solve:Shares"
+_ARRIVALS, _SLOTS = "fedpace.servers.arrivals", "fedpace.samplers.rivals.turns:Slots"
+_LONGEST_IDLE = "fedpace.samplers.rivals.turns:LongestIdle"
 
 ENTRIES = (
     Entry("full", SCHEME, f"{_SCHEMES}:full"),
@@ -139,6 +141,20 @@ ENTRIES = (
         buffer=1,
     ),
     Entry("pisces", RIVAL, asynchronous=f"{_RIVALS}.pisces:Pisces", biased=True),
+    Entry("ringleader", RIVAL, "", _SLOTS, server=f"{_ARRIVALS}:Ringleader", buffer=1),
+    Entry("malenia", RIVAL, "", _SLOTS, server=f"{_ARRIVALS}:Malenia", buffer=1),
+    Entry("rennala", RIVAL, "", _SLOTS, biased=True, server=f"{_ARRIVALS}:Rennala", buffer=1),
+    Entry("ringmaster", RIVAL, "", _SLOTS, biased=True, server=f"{_ARRIVALS}:Ringmaster", buffer=1),
+    Entry("rescaled", RIVAL, asynchronous=f"{_RIVALS}.turns:Rescaled", buffer=1),
+    Entry("ace", RIVAL, "", _LONGEST_IDLE, biased=True, server=f"{_ARRIVALS}:Ace", buffer=1),
+    Entry("ca2fl", RIVAL, "", _SHARES, biased=True, server=f"{_ARRIVALS}:Ca2fl"),
+    Entry("area", RIVAL, "", _LONGEST_IDLE, server=f"{_ARRIVALS}:Area"),
+    Entry(
+        "generalized-asyncsgd",
+        RIVAL,
+        asynchronous=f"{_RIVALS}.routing:GeneralizedAsyncSgd",
+        buffer=1,
+    ),
     Entry("average", SERVER, "fedpace.servers.average:Average"),
     Entry("mean", SERVER, "fedpace.servers.average:Mean", biased=True),
     Entry("memory", SERVER, "fedpace.servers.memory:Memory"),
@@ -151,6 +167,12 @@ ENTRIES = (
     ),
     Entry("adam", SERVER, "fedpace.servers.adaptive:Adam", parameter=Parameter("RATE", "0.01")),
     Entry("yogi", SERVER, "fedpace.servers.adaptive:Yogi", parameter=Parameter("RATE", "0.01")),
+    Entry(
+        "fedexp",
+        SERVER,
+        "fedpace.servers.adaptive:FedExp",
+        parameter=Parameter("EPSILON", "0.001"),
+    ),
     Entry("clip", SERVER, "fedpace.servers.robust:Clipped", parameter=Parameter("FACTOR", "2")),
     Entry(
         "trimmed",

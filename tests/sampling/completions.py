@@ -52,6 +52,7 @@ def completions(
         there = free & ((now / period + phase) % 1 >= away) if away else free
         while idle and there.any():
             turn = design.next(there, credit, rng)
+            assert turn is not None
             credit = turn.credits
             factor = np.exp(rng.normal(-(noise**2) / 2, noise)) if noise else 1.0
             heapq.heappush(running, (now + times[turn.client] * factor, turn.client, turn.weight))

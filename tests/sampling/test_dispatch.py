@@ -208,7 +208,9 @@ def test_an_object_with_the_methods_is_accepted() -> None:
     assert isinstance(design, BaseDispatch)
     assert (design.n, design.largest_weight, design.solution) == (2, 1.0, None)
     assert design.start(rng).tolist() == [0.0, 0.0]
-    assert design.next(np.array([False, True]), design.start(rng), rng).client == 1
+    turn = design.next(np.array([False, True]), design.start(rng), rng)
+    assert turn is not None
+    assert turn.client == 1
     assert design.seconds_per_completion([1.0, 3.0]) == 2.0
     assert design.columns()["q"].tolist() == [0.5, 0.5]
 

@@ -371,3 +371,11 @@ def test_a_misspelt_section_is_named_before_the_one_that_is_missing(tmp_path: Pa
     path = written(tmp_path, SMALL.replace("[stop]", "[stpo]"))
     with pytest.raises(InputError, match=r"'stpo' is not a known section; did you mean 'stop'\?"):
         load_study(path)
+
+
+def test_a_file_may_leave_out_a_field_of_its_base(tmp_path: Path) -> None:
+    late, base = load_study("prototype-late"), load_study("prototype-simulated")
+    assert (late.sampling.max_weight, base.sampling.max_weight) == (None, 2.0)
+    assert (late.data, late.training, late.pilots) == (base.data, base.training, base.pilots)
+    text = 'base = "simulation-1"\nname = "mine"\n[sampling]\nmax_weight = "none"\n'
+    assert load_study(written(tmp_path, text)).sampling.max_weight is None

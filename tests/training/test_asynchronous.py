@@ -232,7 +232,9 @@ def given_weights(
         design = designs[index // 20 % len(designs)]
         while len(busy) < design.at_once:
             can = free if here is None else free & here(index)
-            client, weight, owed = next_turn(design, owed, can, rng)
+            turn = next_turn(design, owed, can, rng)
+            assert turn is not None
+            client, weight, owed = turn
             given[client] += weight
             free[client] = False
             heapq.heappush(busy, (clock + times[client] * rng.uniform(0.8, 1.2), client))

@@ -184,7 +184,7 @@ def _draw(sampler: BaseSampler, state: Any, context: SamplerContext, index: int)
     if isinstance(design, BaseDispatch):
         here = np.ones(context.n, dtype=np.bool_) if context.present is None else context.present
         turn = design.next(here[: design.n], design.start(rng), rng)
-        return np.array([turn.client])
+        return NO_CLIENTS if turn is None else np.array([turn.client])
     if context.present is None or context.present.all():
         clients: IntArray = design.draw(rng).clients
         return clients

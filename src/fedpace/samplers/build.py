@@ -25,6 +25,7 @@ from fedpace.registry import (
 from fedpace.samplers.pilots import Piloted
 from fedpace.samplers.solve import BY_COUNTS, Shares, Solve
 from fedpace.sampling.schemes import GROUP, Scheme, is_scheme, needs_counts_only
+from fedpace.servers.arrivals import ArrivalServer
 from fedpace.training.sampler import BaseSampler, as_sampler
 
 
@@ -195,8 +196,11 @@ class _Asynchronous:
             own = {**self.settings, "max_weight": None, "buffer": buffer, **knobs}
             return as_sampler(_make(made, self.at_once, scheme, _without_none(own)))
         if made is not Shares:
+            if entry.server:
+                steps = entry.buffer or buffer or self.at_once
+                knobs = {"server": _server(entry, self.at_once, knobs), "buffer": steps}
             return as_sampler(_make(made, self.at_once, scheme, knobs))
-        server = _server(entry, knobs)
+        server = _server(entry, self.at_once, knobs)
         refresh = self.settings["refresh"]
         if entry.name in BY_COUNTS and refresh is None:
             refresh = SAMPLER_DEFAULTS["refresh"]  # times change
@@ -254,7 +258,7 @@ def _make(make: Callable[..., Any], k: int, name: object, settings: Mapping[str,
         ) from None
 
 
-def _server(entry: Entry, knobs: Mapping[str, Any]) -> Any:
+def _server(entry: Entry, at_once: int, knobs: Mapping[str, Any]) -> Any:
     """Return the server that belongs to an asynchronous method, or None."""
     if not entry.server:
         if knobs:
@@ -264,7 +268,8 @@ def _server(entry: Entry, knobs: Mapping[str, Any]) -> Any:
             )
         return None
     try:
-        return load(entry.server)(**knobs)
+        made = load(entry.server)
+        return made(**({"slots": at_once} if issubclass(made, ArrivalServer) else {}), **knobs)
     except TypeError as error:
         got = f"{listed(knobs)} for '{entry.name}': {error}"
         raise InputError(

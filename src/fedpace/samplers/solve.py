@@ -25,7 +25,7 @@ from fedpace.training.sampler import TRAIN, BaseSampler, Phase, Plan, SamplerCon
 
 WARM_UP = Phase("warm-up", ("pilot-draw", 1))
 # Asynchronous schemes that draw at random among the free clients, as published.
-BY_CHANCE = ("fedbuff", "fedasync")
+BY_CHANCE = ("fedbuff", "fedasync", "ca2fl")
 # Asynchronous schemes that need sample counts and times only.
 BY_COUNTS = ("uniform", "weighted")
 
@@ -187,8 +187,8 @@ class Shares:
 
     A device does one task at a time, so that its time limits its share. uniform and weighted give
     equal shares, and p_i; statistical p_i G_i; optimal-mean solves P3, which is exact here: see
-    `solve_shares`. fedbuff and fedasync draw at random among the free clients, in proportion to p_i
-    and uniformly, as published.
+    `solve_shares`. fedbuff, fedasync and ca2fl draw at random among the free clients, the first in
+    proportion to p_i and the others uniformly, as published.
     """
 
     name: str
@@ -205,7 +205,7 @@ class Shares:
         p, ones = profile.weights, np.ones(profile.n)
         if self.name == "fedbuff":
             return AmongFree(p, p, self.at_once)
-        if self.name == "fedasync":
+        if self.name in BY_CHANCE:
             return AmongFree(ones / profile.n, p, self.at_once)
         if self.name == "optimal-mean":
             cap = None if max_weight is None else max(k * max_weight, 1.0)

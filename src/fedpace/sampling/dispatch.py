@@ -64,7 +64,7 @@ class Dispatch(Protocol):
 
     def next(  # noqa: D102
         self, free: NDArray[np.bool_], credit: FloatArray, rng: np.random.Generator
-    ) -> Turn: ...
+    ) -> Turn | None: ...
 
     def seconds_per_completion(self, times: ArrayLike) -> float: ...  # noqa: D102
 
@@ -113,8 +113,13 @@ class BaseDispatch:
         """Return the initial credits; zeros for designs that do not use them."""
         return np.zeros(self.n)
 
-    def next(self, free: NDArray[np.bool_], credit: FloatArray, rng: np.random.Generator) -> Turn:
-        """Choose one of the free clients; `credit` must not be changed in place."""
+    def next(
+        self, free: NDArray[np.bool_], credit: FloatArray, rng: np.random.Generator
+    ) -> Turn | None:
+        """Choose one of the free clients; `credit` must not be changed in place.
+
+        None: no task now, but after the next arrival; only while clients are at work.
+        """
         raise NotImplementedError(_undefined(self, "next"))
 
     def seconds_per_completion(self, times: ArrayLike) -> float:

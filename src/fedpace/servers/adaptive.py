@@ -1,4 +1,4 @@
-"""Adam and Yogi on the server [Reddi21]."""
+"""Servers that choose how far to step: Adam and Yogi [Reddi21], FedExP [Jhunjhunwala23]."""
 
 from __future__ import annotations
 
@@ -72,3 +72,32 @@ class Yogi(Adam):
     def _second(self, second: FloatArray, square: FloatArray) -> FloatArray:
         moved: FloatArray = second - (1 - self.betas[1]) * square * np.sign(second - square)
         return moved
+
+
+@dataclass(frozen=True)
+class FedExp(BaseServer):
+    """FedExP: step further, the more the updates disagree [Jhunjhunwala23, Alg. 1].
+
+    w ← w + η_g Σ weights_i Δ_i, with η_g = max(1, Σ π_i ‖Δ_i‖² / (2 (‖Σ π_i Δ_i‖² + M ε))) and
+    π_i the weights of the M updates over their sum.
+
+    Source: ICLR 2023 (arXiv 2301.09604), and the authors' code. Differs from it: the latest model
+    is evaluated, not the mean of the last two.
+
+    Parameters
+    ----------
+    epsilon : float > 0
+        ε.
+    """
+
+    epsilon: float = 1e-3
+
+    def apply(
+        self, state: None, parameters: FloatArray, draw: Draw, reply: Reply
+    ) -> tuple[FloatArray, None]:
+        """Return the model after the extrapolated step."""
+        shares, updates = draw.weights / draw.weights.sum(), reply.updates
+        mean = shares @ updates
+        squares = shares @ np.vecdot(updates, updates)
+        length = 2 * (mean @ mean + shares.size * self.epsilon)
+        return parameters + max(1.0, squares / length) * (draw.weights @ updates), state

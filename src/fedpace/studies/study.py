@@ -432,10 +432,14 @@ def _own_sections(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of both; those of `over` win, and replace a section of another kind."""
+    """Return the fields of both; those of `over` win, and replace a section of another kind.
+
+    A field "none" is left out, as with --set.
+    """
     both = [n for n in over if isinstance(over[n], dict) and isinstance(base.get(n), dict)]
     alike = [n for n in both if over[n].get("kind", base[n].get("kind")) == base[n].get("kind")]
-    return base | over | {name: _merged(base[name], over[name]) for name in alike}
+    merged = base | over | {name: _merged(base[name], over[name]) for name in alike}
+    return {name: value for name, value in merged.items() if value != "none"}
 
 
 def _look_beside(path: str, values: dict[str, Any]) -> None:

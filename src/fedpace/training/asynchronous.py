@@ -180,7 +180,15 @@ class AsynchronousTraining(Training):
                 )
             return None
         state, rate = self.state, self._schedule(self.state.round)
-        client, weight, owed = next_turn(design, state.owed, free, self._rng)
+        turn = next_turn(design, state.owed, free, self._rng)
+        if turn is None:
+            if not self._at_work:
+                raise InputError(
+                    f"design must have a next client while none is at work, got None of "
+                    f"{type(design).__name__}; return a turn"
+                )
+            return None
+        client, weight, owed = turn
         self._here = self._present(context)
         weight *= self._factor(design, context)
         sent = _Sent(client, state.round, state.parameters, rate, weight, self._clock)
@@ -351,7 +359,7 @@ class AsynchronousTraining(Training):
 
 def next_turn(
     design: BaseDispatch, owed: FloatArray, free: NDArray[np.bool_], rng: np.random.Generator
-) -> Turn:
+) -> Turn | None:
     """Return the next client, and what clients are owed after its turn, as weights.
 
     Turns have the weight p_i / f_i. What is owed is kept as weights, so that it stays right when
@@ -366,9 +374,11 @@ def next_turn(
         owed[:n][new] = (design.start(rng) * per_turn)[new]
     credit = owed[:n] / per_turn
     credit += ((n + 1) / 2 - credit.sum()) * design.q
-    client, weight, turns = design.next(free[:n], credit, rng)
-    owed[:n] = turns * per_turn
-    return Turn(client, weight, owed)
+    turn = design.next(free[:n], credit, rng)
+    if turn is None:
+        return None
+    owed[:n] = turn.credits * per_turn
+    return turn._replace(credits=owed)
 
 
 def _join(replies: list[Reply], passed: float, state: State) -> Reply:
