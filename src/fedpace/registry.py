@@ -14,6 +14,8 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 SYNCHRONOUS, ASYNCHRONOUS = MODES = ("synchronous", "asynchronous")
+# Begin with rounds, and continue asynchronously if the sampler predicts that it is sooner.
+AUTO = "auto"
 # Kinds of entries: schemes of the paper and ours, samplers with state, methods of other papers.
 SCHEME, SAMPLER, RIVAL, SERVER = "scheme", "sampler", "rival", "server"
 
@@ -38,6 +40,8 @@ class Entry:
         The name, and scheme, sampler, rival or server.
     target, asynchronous : str
         What it is in synchronous and in asynchronous training; empty where it does not work there.
+    auto : str
+        What it is in the mode "auto"; empty: as in synchronous training.
     options : mapping
         Arguments that the name implies.
     biased : bool
@@ -52,6 +56,7 @@ class Entry:
     kind: str
     target: str = ""
     asynchronous: str = ""
+    auto: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     biased: bool = False
     server: str = ""
@@ -66,7 +71,8 @@ class Entry:
 
     def load(self, mode: str = SYNCHRONOUS) -> Any:
         """Import and return the target, with the options that the name implies."""
-        found = load(self.target if mode == SYNCHRONOUS else self.asynchronous)
+        targets = {ASYNCHRONOUS: self.asynchronous, AUTO: self.auto or self.target}
+        found = load(targets.get(mode, self.target))
         return partial(found, **self.options) if self.options else found
 
 
@@ -94,6 +100,7 @@ ENTRIES = (
         SAMPLER,
         "fedpace.samplers.pace:Pace",
         "fedpace.samplers.asynchronous_pace:AsynchronousPace",
+        "fedpace.samplers.asynchronous_pace:AutoPace",
     ),
     Entry("optimal-mean-no-pilots", SAMPLER, "fedpace.samplers.solve:optimal_mean_no_pilots"),
     Entry("oort", RIVAL, f"{_RIVALS}.oort:Oort", biased=True),

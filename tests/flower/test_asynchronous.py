@@ -139,7 +139,7 @@ def test_the_run_is_stored_for_a_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mode": "async"}, "mode must be synchronous or asynchronous, got 'async'"),
+        ({"mode": "async"}, "mode must be synchronous, asynchronous or auto, got 'async'"),
         ({"mode": "synchronous", "buffer": 2}, "buffer has no meaning in rounds, got 2"),
         ({"pilots": Pilots([1.0], 5)}, "pilots need rounds, got mode asynchronous"),
         ({"scheme": "optimal-tiers"}, "optimal-tiers needs rounds, got mode asynchronous"),
@@ -156,3 +156,44 @@ def test_another_loop_is_refused() -> None:
     grid = grid_with()
     with pytest.raises(InputError, match="mode asynchronous has no rounds for another loop"):
         asynchronous(grid).configure_train(1, START, ConfigRecord(), grid)
+
+
+@pytest.mark.parametrize(("floor", "faster"), [(0.0, True), (500.0, False)])
+def test_auto_continues_asynchronously_where_speeds_differ_and_says_why(
+    floor: float, faster: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "flwr")
+    grid = MemoryGrid(client_app(), lambda i, _: TIMES[i] + floor, partitions=range(CLIENTS))
+    how: dict[str, Any] = {"scheme": "pace", "pilots": None, "mode": "auto", "out": tmp_path}
+    strategy = strategy_on(grid, **how)
+    rows = started(strategy, grid, 20)
+    assert [row.phase for row in rows[:4]] == ["warm-up"] * 3 + ["train"]
+    assert {bool(row.began.size) for row in rows[3:]} == {faster}
+    assert sum(row.clients.size for row in rows) == pytest.approx(20 * 4, abs=4)  # as 20 rounds
+    assert "asynchronous training is predicted" in caplog.text
+    assert "predicted" in rows[3].why
+    (run,) = Store(tmp_path).runs()
+    assert run.history.rows[-1].round == rows[-1].round
+
+
+def test_auto_goes_on_in_the_mode_that_it_chose(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"scheme": "pace", "pilots": None, "mode": "auto"}
+    grid = grid_with()
+    file = tmp_path / "run.npz"
+    first = started(strategy_on(grid, **how, checkpoint=file), grid, 8)
+    grid = grid_with()
+    again = started(strategy_on(grid, **how, checkpoint=file), grid, 16)
+    assert [row.round for row in again] == list(range(1, again[-1].round + 1))
+    assert again[-1].round > first[-1].round > 8
+    assert all(row.began.size for row in again[3:])
+    assert sum(row.clients.size for row in again) == pytest.approx(16 * 4, abs=4)
+    grid = grid_with()
+    assert len(started(strategy_on(grid, **how, checkpoint=file), grid, 16)) == len(again)
+
+
+def test_in_auto_others_stay_in_rounds_and_so_does_a_loop_of_ones_own() -> None:
+    grid = grid_with()
+    strategy = strategy_on(grid, scheme="uniform", mode="auto")
+    assert not any(row.began.size for row in started(strategy, grid, 6))
+    strategy = strategy_on(grid, scheme="pace", pilots=None, mode="auto")
+    strategy.configure_train(1, START, ConfigRecord(), grid)

@@ -17,7 +17,7 @@ from fedpace.errors import InputError, nearest
 from fedpace.flower.nodes import BY_PARTITION
 from fedpace.flower.replies import mean_metrics
 from fedpace.lookup import fingerprint, label
-from fedpace.registry import ASYNCHRONOUS, METHODS, MODES, SAMPLER
+from fedpace.registry import ASYNCHRONOUS, AUTO, METHODS, MODES, SAMPLER, SYNCHRONOUS
 from fedpace.samplers.build import DEFAULT_WARM_UP, SAMPLER_DEFAULTS, Pilots, WarmUp, sampler_for
 from fedpace.samplers.pace import Pace
 from fedpace.samplers.pilots import Piloted
@@ -87,10 +87,12 @@ class Settings(Strategy):
         How to learn before the first optimal draw: rounds of weighted sampling that count as
         training, by default three for pace and ten for a scheme that learns; or, for a scheme, the
         two pilots of the paper's Algorithm 2.
-    mode : "synchronous" or "asynchronous"
+    mode : "synchronous", "asynchronous" or "auto"
         Synchronous rounds wait for the slowest client drawn. In asynchronous training `k` clients
         are always at work, each gets the newest model as soon as it is free, and every `buffer`
-        updates make a step; rounds are then steps.
+        updates make a step; rounds are then steps. "auto" begins `pace` with rounds, and continues
+        asynchronously if times, norms and variance, as measured in the warm-up, predict that this
+        is sooner; a round then counts as k updates. Other schemes stay synchronous.
     buffer : int ≥ 1, optional
         Updates in a step, in the mode "asynchronous"; by default the scheme's own, else `k`.
     refresh : int ≥ 1
@@ -146,7 +148,7 @@ class Settings(Strategy):
     server: str | BaseServer = "auto"
     max_weight: float | Literal["usual"] | None = "usual"
     pilots: WarmUp | Pilots | None = None
-    mode: Literal["synchronous", "asynchronous"] = "synchronous"
+    mode: Literal["synchronous", "asynchronous", "auto"] = "synchronous"
     buffer: int | None = None
     refresh: int = 10
     c_over_s0: float | None = None
@@ -203,9 +205,9 @@ class Settings(Strategy):
         self.build_server()
 
     def _check_mode(self) -> None:
-        if self.mode not in MODES:
-            got = f"{self.mode!r}; {nearest(str(self.mode), MODES)}"
-            raise InputError(f"mode must be synchronous or asynchronous, got {got}")
+        if self.mode not in (*MODES, AUTO):
+            got = f"{self.mode!r}; {nearest(str(self.mode), (*MODES, AUTO))}"
+            raise InputError(f"mode must be synchronous, asynchronous or auto, got {got}")
         if self.buffer is not None:
             positive_count("buffer", self.buffer, "give the updates in a step")
         if self.buffer is not None and not self.asynchronous:
@@ -229,7 +231,7 @@ class Settings(Strategy):
                 remedy = f"give FedAvg or FedAdam, or use {kind} without fedpace"
                 got = f"{name}, which {reason}; {remedy}"
                 raise InputError(f"strategy must aggregate by weights, got {got}")
-        if self.asynchronous and type(strategy).aggregate_train is not FedAvg.aggregate_train:
+        if self.asynchronous and not self._averages:
             got = f"{name}; give server='adam:0.1', or leave mode out"
             raise InputError(f"strategy must aggregate as FedAvg in mode asynchronous, got {got}")
         if self.keys == Keys():
@@ -242,13 +244,26 @@ class Settings(Strategy):
         """Whether training is asynchronous."""
         return self.mode == ASYNCHRONOUS
 
-    def sampler(self) -> BaseSampler:
-        """Return the sampler of a run."""
+    @property
+    def _averages(self) -> bool:
+        """Whether a wrapped strategy, if any, aggregates as FedAvg does."""
+        kind = FedAvg if self.strategy is None else type(self.strategy)
+        return kind.aggregate_train is FedAvg.aggregate_train
+
+    @property
+    def averages_itself(self) -> bool:
+        """Whether fedpace aggregates, and not a wrapped strategy."""
+        auto = self.mode == AUTO and self._averages
+        return self.strategy is None or self.asynchronous or auto
+
+    def sampler(self, *, rounds: bool = False) -> BaseSampler:
+        """Return the sampler of a run; with `rounds` it stays synchronous in the mode "auto"."""
+        stays = rounds or not self._averages or isinstance(self.pilots, Pilots)
         paced = self.asynchronous and isinstance(self.scheme, str) and self.scheme == "pace"
         return sampler_for(
             self.scheme,
             self.k,
-            mode=self.mode,
+            mode=SYNCHRONOUS if stays and self.mode == AUTO else self.mode,
             learn=self.pilots if self.asynchronous else self.learning,
             refresh=None if paced else self.refresh,
             max_weight=self.cap,
@@ -320,12 +335,16 @@ class Settings(Strategy):
         return {"given": given, "most": self.most_samples}
 
     def average_train_metrics(self, replies: Sequence[Message]) -> MetricRecord | None:
-        """Return the clients' metrics, averaged; asynchronously by a wrapped strategy's function.
+        """Return the clients' metrics, averaged; by a wrapped strategy's function if fedpace does.
 
-        In rounds a wrapped strategy replaces them when it aggregates.
+        A wrapped strategy that aggregates itself replaces them.
         """
         function = None if self.strategy is None else self.strategy.train_metrics_aggr_fn
-        if self.asynchronous and function not in (None, FedAvg().train_metrics_aggr_fn) and replies:
+        if (
+            self.averages_itself
+            and function not in (None, FedAvg().train_metrics_aggr_fn)
+            and replies
+        ):
             return function([each.content for each in replies], self.keys.samples)
         return mean_metrics(replies, self.keys.samples, most=self.most_samples)
 
@@ -341,7 +360,7 @@ class Settings(Strategy):
             "c_over_s0": self.c_over_s0,
             "max_weight": self.cap,
             "pilots": asdict(self.learning),
-            **({"mode": self.mode, "buffer": self.buffer} if self.asynchronous else {}),
+            **({} if self.mode == SYNCHRONOUS else {"mode": self.mode, "buffer": self.buffer}),
             **({} if self.strategy is None else {"moments": True}),  # older files lack them
         }
 

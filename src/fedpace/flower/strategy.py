@@ -101,9 +101,10 @@ class AdaptiveSampling(Settings):
         stop = Stop(self.target_loss, self.target_accuracy, rounds, blind=True)
         with lock_checkpoint(self.checkpoint):
             checkpoint = open_checkpoint(self, Layout.of(initial_arrays))
+            run: Training
             run, backend = self._begin(grid, arguments, stop, checkpoint)
             try:
-                while not run.ended:
+                while not (run := self._handed_over(run, backend)).ended:
                     run.advance()
                 run.finish()
             except TooFewClientsError as error:
@@ -151,7 +152,7 @@ class AdaptiveSampling(Settings):
                 remedy = "call start, or give mode='synchronous'"
                 raise InputError(f"mode asynchronous has no rounds for another loop; {remedy}")
             arguments = StartArguments(arrays, self.deadline or TIMEOUT, config)
-            run, backend = self._begin(grid, arguments, Stop(blind=True))
+            run, backend = self._begin(grid, arguments, Stop(blind=True), rounds=True)
             assert isinstance(run, SynchronousTraining)
             self._driven = run, backend
         run, backend = self._driven
@@ -260,7 +261,7 @@ class AdaptiveSampling(Settings):
     def _server_on(self, backend: GridBackend) -> BaseServer:
         """Return the server rule, around which a wrapped strategy aggregates."""
         own = AverageBuffers(self.build_server(), backend.layout.trained)
-        if self.strategy is None or self.asynchronous:  # then the strategy averages as ours does
+        if self.strategy is None or self.averages_itself:
             return own
         return WrappedServer(own, self.strategy, backend)
 
@@ -270,6 +271,8 @@ class AdaptiveSampling(Settings):
         start: StartArguments,
         stop: Stop,
         checkpoint: FleetCheckpoint | None = None,
+        *,
+        rounds: bool = False,
     ) -> tuple[SynchronousTraining | AsynchronousTraining, GridBackend]:
         self.outcome = self._run = None
         backend = self.backend_on(grid, start, checkpoint)
@@ -286,10 +289,18 @@ class AdaptiveSampling(Settings):
             how |= {"at_once": self.k, "buffer": self.buffer}
             run = AsynchronousTraining(backend, self.sampler(), **how)
         else:
-            run = SynchronousTraining(backend, self.sampler(), **how)
+            run = SynchronousTraining(backend, self.sampler(rounds=rounds), **how)
         self._run = run
         backend.follow(run)
         return run, backend
+
+    def _handed_over(self, run: Training, backend: GridBackend) -> Training:
+        """Return the training to continue with, of which the mode may be another."""
+        after = run.handed_over()
+        if after is not run:
+            self._run = after
+            backend.follow(after)
+        return after
 
 
 def _row_logger(stop: Stop) -> Callable[[Row], None] | None:
@@ -297,7 +308,12 @@ def _row_logger(stop: Stop) -> Callable[[Row], None] | None:
     if stop.rounds is None:
         return None
 
+    latest = [""]
+
     def log_row(row: Row) -> None:
+        if row.why != latest[0]:
+            log.info("fedpace: from round %d: %s", row.round, row.why)
+            latest[0] = row.why
         answered, asked = row.clients.size, row.clients.size + row.missing.size
         text = "[ROUND %d/%d] fedpace: %d of %d clients answered in %.1f s"
         log.info(text, row.round, stop.rounds, answered, asked, row.round_seconds)

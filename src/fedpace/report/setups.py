@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from fedpace.checks import FloatArray
-from fedpace.registry import METHODS
+from fedpace.registry import AUTO, METHODS
 from fedpace.sampling.schemes import SCHEMES, needs_counts_only
 from fedpace.studies.store import NAMES, StoredRun
 from fedpace.studies.study import Study
@@ -19,7 +19,7 @@ from fedpace.studies.study import Study
 USUAL = tuple(METHODS)
 # Runs that differ in these settings are compared; the names of their schemes show the mode.
 MODE = {"training.mode", "training.at_once", "training.buffer"}
-ASYNCHRONOUS = " (asynchronous"
+ASYNCHRONOUS, AUTOMATIC = " (asynchronous", " (auto)"
 SWEPT = "sampling.c_over_s0"
 # How runs were measured, by `network.how`: in few words, for names of files, and on what.
 MEASURED = {
@@ -120,7 +120,7 @@ def plain_name(scheme: str) -> str:
     >>> plain_name("weighted (asynchronous, B = 2)")
     'weighted'
     """
-    return scheme.partition(ASYNCHRONOUS)[0]
+    return scheme.partition(ASYNCHRONOUS)[0].removesuffix(AUTOMATIC)
 
 
 def how_made(study: Study) -> str:
@@ -158,8 +158,10 @@ def _sweep(family: list[Setup]) -> Sweep | None:
 
 
 def _named_by_mode(run: StoredRun) -> StoredRun:
-    """Return a run whose scheme's name shows asynchronous training and its settings."""
+    """Return a run whose scheme's name shows the mode and its settings."""
     training = run.study.training
+    if training.mode == AUTO and run.scheme in METHODS and METHODS[run.scheme].auto:
+        return replace(run, scheme=f"{run.scheme}{AUTOMATIC}")
     if not training.asynchronous or ASYNCHRONOUS in run.scheme:
         return run
     given = [f"C = {training.slots}"] * (training.slots != training.k)

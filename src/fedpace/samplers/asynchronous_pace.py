@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from fedpace.samplers.client_stats import (
     learn_from_updates,
 )
 from fedpace.samplers.curvature import shrink_ratio
-from fedpace.samplers.pace import BasePace, Basis, take_snapshot
+from fedpace.samplers.pace import BasePace, Basis, Pace, PaceState, take_snapshot
 from fedpace.samplers.solve import WARM_UP
 from fedpace.samplers.step import (
     StepsPerRound,
@@ -26,11 +27,12 @@ from fedpace.samplers.step import (
     steps_per_round,
     update_steps_per_round,
 )
-from fedpace.sampling.dispatch import InTurn
+from fedpace.sampling.design import as_design
+from fedpace.sampling.dispatch import InTurn, as_dispatch
 from fedpace.sampling.solvers.shares import bounded_shares, solve_shares
 from fedpace.sampling.solvers.solution import check_cap
 from fedpace.training.history import Row
-from fedpace.training.sampler import TRAIN, Phase, Plan, SamplerContext
+from fedpace.training.sampler import TRAIN, Handover, Phase, Plan, SamplerContext
 from fedpace.training.updates import RoundUpdates
 
 # c as a part of its synchronous value, and its limits in units of S_0: updates are older here.
@@ -72,6 +74,8 @@ class AsynchronousPace(BasePace):
         B, the updates in a step, instead of following the loss.
     server : BaseServer
         The default server.
+    reason : str
+        Why training is asynchronous, for the history.
 
     Examples
     --------
@@ -83,6 +87,7 @@ class AsynchronousPace(BasePace):
     refresh: int = 2
     max_weight: float | None = MAX_WEIGHT
     buffer: int | None = None
+    reason: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -169,7 +174,7 @@ class AsynchronousPace(BasePace):
             self.max_weight,
         )
         design = InTurn(found.q, profile.weights, slots, times=profile.times, solution=found)
-        why = f"shares by P3, c = {lean:.2g} S₀: {reason}"
+        why = f"shares by P3, c = {lean:.2g} S₀: {reason}{self.reason}"
         return Plan(design, profile, {"lean": lean}, why)
 
 
@@ -177,3 +182,76 @@ def _times(basis: Basis, context: SamplerContext) -> FloatArray:
     if context.times is None and not (basis["stats"]["replies"] > 0).any():
         return np.ones(context.n)
     return current_times(basis["stats"], context)
+
+
+class AutoPaceState(PaceState):
+    """The state of `Pace`, and why rounds go on, once that is decided."""
+
+    decided: str
+
+
+@dataclass(frozen=True, eq=False)
+class AutoPace(Pace):
+    """Begin as `Pace`; after the warm-up continue as `AsynchronousPace` if that is sooner.
+
+    Both predict T (E‖u‖² + c) for K updates, the seconds per progress, with the same c, norms and
+    times as measured. Times include what every message costs; where that floor is large, little is
+    gained.
+
+    Examples
+    --------
+    >>> AutoPace(k=10).init(100)["decided"]
+    ''
+    """
+
+    def init(self, n: int) -> AutoPaceState:
+        """Return the state before the first round."""
+        return AutoPaceState(**super().init(n), decided="")
+
+    def phase(self, state: Any) -> Phase:
+        """Return warm-up or training, in either mode."""
+        return TRAIN if "completions" in state else super().phase(state)
+
+    def design(self, state: Any, context: SamplerContext) -> Plan:
+        """Return the tier that is due, with the reason to stay in rounds."""
+        plan = super().design(state, context)
+        return plan._replace(why=plan.why + state["decided"])
+
+    def handover(self, state: Any, context: SamplerContext) -> Handover | None:
+        """Decide at the end of the warm-up; a resumed run continues as it was."""
+        made = AsynchronousPace(self.k, warm_up=self.warm_up, c_over_s0=self.c_over_s0)
+        if "completions" in state:
+            return Handover(made, state, self.k, "as before the interruption")
+        if state["decided"] or super().phase(state) is not TRAIN:
+            return None
+        gain = self._gain(state["basis"], context, made)
+        times = current_times(state["basis"]["stats"], context)
+        spread = f"clients take {times.min():.3g} to {times.max():.3g} s"
+        why = f"asynchronous training is predicted {gain:.2f} times as fast, as {spread}"
+        if gain <= 1:
+            state["decided"] = f"; rounds: {why}"
+            return None
+        after = AsynchronousPaceState(
+            stats=state["stats"],
+            norms=state["norms"],
+            rate=state["rate"],
+            curvature=state["curvature"],
+            completions=self.warm_up * self.k,
+            solved=self.warm_up * self.k,
+            steps=initial_steps_per_round(1.0),
+            basis=take_snapshot(state, self.k),
+        )
+        return Handover(replace(made, reason=f"; {why}"), after, self.k, why)
+
+    def _gain(self, basis: Basis, context: SamplerContext, made: AsynchronousPace) -> float:
+        """Return the predicted seconds per progress of rounds over those of asynchronous steps."""
+        rounds = self._solve(basis, context)
+        profile, turns = rounds.profile, as_dispatch(made._solve(basis, context).design)
+        assert profile is not None
+        c = rounds.notes.get("lean", 1.0) * float(profile.importance.sum()) ** 2
+        design = as_design(rounds.design)
+        synchronous = design.expected_round_time(profile.times) * (
+            design.variance_term(profile) + c
+        )
+        seconds = self.k * turns.seconds_per_completion(profile.times)
+        return float(synchronous / (seconds * (turns.variance_term(profile) + c)))

@@ -13,6 +13,7 @@ from fedpace.errors import InputError, listed
 from fedpace.lookup import find
 from fedpace.registry import (
     ASYNCHRONOUS,
+    AUTO,
     METHODS,
     MODES,
     SAMPLER,
@@ -88,13 +89,14 @@ def resolve(name: object, *, argument: str = "scheme") -> Any:
 def check_mode(scheme: object, mode: str) -> None:
     """Refuse a registered method that does not work in a mode."""
     entry = entry_of(scheme)
-    if mode not in MODES:
-        raise InputError(f"mode must be {' or '.join(MODES)}, got '{mode}'; leave it out")
-    if entry is None or mode in entry.modes:
+    if mode not in (*MODES, AUTO):
+        known = ", ".join(MODES)
+        raise InputError(f"mode must be {known} or {AUTO}, got '{mode}'; leave it out")
+    if entry is None or mode in entry.modes or (mode == AUTO and SYNCHRONOUS in entry.modes):
         return
-    if mode == SYNCHRONOUS:
+    if mode != ASYNCHRONOUS:
         remedy = "choose mode asynchronous, or another scheme"
-        raise InputError(f"{entry.name} has no rounds, got mode synchronous; {remedy}")
+        raise InputError(f"{entry.name} has no rounds, got mode {mode}; {remedy}")
     raise InputError(
         f"{entry.name} needs rounds, got mode asynchronous; choose one of "
         f"{listed(method_names(mode=ASYNCHRONOUS))}, or mode synchronous"
@@ -125,7 +127,8 @@ def sampler_for(
     k : int ≥ 1
         K, the draws per round; in asynchronous training C, the clients at work.
     mode : str
-        "synchronous" or "asynchronous".
+        "synchronous", "asynchronous", or "auto": `pace` then begins with rounds and may continue
+        asynchronously, see `AutoPace`; all others stay synchronous.
     learn : Pilots or WarmUp, optional
         How a scheme that needs more than sample counts learns before its first design; by default
         a warm-up of ten rounds. `pace` has a warm-up of three. Asynchronous training knows no
@@ -166,7 +169,7 @@ def sampler_for(
     if isinstance(scheme, str) and entry is not None and entry.kind == SAMPLER:
         warm_up = learn.rounds if isinstance(learn, WarmUp) else None
         chosen = _without_none({**common, "warm_up": warm_up})
-        make = entry.load()
+        make = entry.load(mode)
         return as_sampler(_make(make, k, scheme, SAMPLER_DEFAULTS | chosen | dict(knobs or {})))
     given = _instantiate(given, k, scheme, knobs or {})
     if not is_scheme(given):

@@ -40,8 +40,8 @@ from fedpace.training.updates import RoundUpdates
 
 # Cap on the weight of a round, at first and at most: longer steps overshoot.
 ROUND_WEIGHTS = (1.5, 10.0)
-# Solve early when this part of all clients is new.
-NEW_PART = 0.1
+# Solve as soon as a client has answered for the first time; in large fleets, this part of all.
+NEW_PART = 0.01
 
 
 class Basis(TypedDict):
@@ -194,16 +194,13 @@ class Pace(BasePace):
         return plan._replace(design=design.with_turn(turn))
 
     def _is_due(self, state: PaceState) -> bool:
-        """Return whether to solve: at first, every `refresh` rounds, and with many new clients.
-
-        Many are at least K, and a tenth of all.
-        """
+        """Return whether to solve: at first, every `refresh` rounds, and with new clients."""
         since = state["rounds"] - max(state["solved"], self.warm_up)
         if since == 0 or since >= self.refresh:
             return True
         before = int((state["basis"]["stats"]["replies"] > 0).sum())
         known = int((state["stats"]["replies"] > 0).sum())
-        return known - before >= max(self.k, NEW_PART * state["norms"].size)
+        return known - before >= max(1, NEW_PART * state["norms"].size)
 
     def _solve(self, basis: Basis, context: SamplerContext) -> Plan:
         times = current_times(basis["stats"], context)

@@ -119,7 +119,9 @@ def sampler(study: Study, scheme: str, backend: BaseBackend, seeds: Seeds) -> Ba
         del settings["max_weight"]
     # A scheme for both modes may have a buffer, which rounds do not use.
     knobs = {name: x for name, x in section.knobs.get(scheme, {}).items() if name != "buffer"}
-    made = sampler_for(scheme, k, learn=_learning(study), knobs=knobs, **settings)
+    made = sampler_for(
+        scheme, k, learn=_learning(study), knobs=knobs, mode=study.training.mode, **settings
+    )
     if not section.oracle or not isinstance(made, (Solve, Piloted)):
         return made
     if needs_counts_only(made.scheme):

@@ -163,7 +163,9 @@ class TrainingSection(_Section):
 
     In the `mode` "asynchronous", `at_once` clients train at the same time, by default `k`, and the
     server steps after every `buffer` updates, by default the scheme's own number, else `at_once`.
-    Rounds are then steps, and schemes with pilots warm up instead.
+    Rounds are then steps, and schemes with pilots warm up instead. In the mode "auto" `pace` begins
+    with rounds and continues asynchronously if it predicts that this is sooner; a round then counts
+    as `k` updates. Other schemes stay synchronous.
 
     Clients take steps of `optimiser`: sgd, momentum:BETA or adam; `proximal` is μ of FedProx.
     """
@@ -179,7 +181,7 @@ class TrainingSection(_Section):
     optimiser: str = "sgd"
     proximal: AtLeastZero = 0.0
     server: str = "auto"
-    mode: Literal["synchronous", "asynchronous"] = "synchronous"
+    mode: Literal["synchronous", "asynchronous", "auto"] = "synchronous"
     at_once: Count | None = None
     buffer: Count | None = None
 
@@ -329,7 +331,7 @@ class Study(_Section):
         if kind in OF_IMAGES and self.model.precision == "double":
             raise ValueError(f"{kind} trains in single precision; set model.precision to single")
         rounds = self.training.take, self.training.deadline
-        if self.training.asynchronous and rounds != (None, None):
+        if self.training.mode != "synchronous" and rounds != (None, None):
             raise ValueError(
                 "take and deadline need rounds; set training.mode=synchronous, or set "
                 "training.take and training.deadline to none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,6 +70,8 @@ class AsynchronousTraining(Training):
         C, clients at work at the same time.
     buffer : int ≥ 1, optional
         B, updates in a step; by default as the sampler plans, else `at_once`.
+    updates : int ≥ 0, optional
+        Updates after which the run ends, besides the limits of `stop`.
     oldest : int ≥ 0, optional
         Refuse updates that are older than this many steps; by default the server's `oldest`.
     """
@@ -80,11 +83,13 @@ class AsynchronousTraining(Training):
         *,
         at_once: int,
         buffer: int | None = None,
+        updates: int | None = None,
         oldest: int | None = None,
         **settings: Any,
     ) -> None:
         self._at_once = positive_count("at_once", at_once)
         self._given = None if buffer is None else positive_count("buffer", buffer)
+        self._left = updates
         self._at_work: dict[int, _Sent] = {}
         self._late: dict[int, _Sent] = {}
         self._held: dict[int, _Sent] = {}  # answered, but not judged yet
@@ -281,6 +286,10 @@ class AsynchronousTraining(Training):
         )
         self.state = self.state._replace(seconds=self._clock)
         self._show(updates)
+        if self._left is not None:
+            self._left -= len(taken)
+            if self._left <= 0:
+                self._stop = replace(self._stop, rounds=self.state.round)
         row = self._row(reply, updates.draw, came, lost)
         waited, self._waited = self._waited, 0.0
         row = self._finish(row._replace(waiting_seconds=waited))

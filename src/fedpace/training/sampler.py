@@ -147,6 +147,15 @@ class Plan(NamedTuple):
     buffer: int | None = None
 
 
+class Handover(NamedTuple):
+    """An asynchronous sampler to continue with and its state, C, and the reason."""
+
+    sampler: BaseSampler
+    state: Any
+    at_once: int
+    why: str
+
+
 class BaseSampler(ABC):
     """Decide what to draw from, and learn from every round.
 
@@ -210,6 +219,10 @@ class BaseSampler(ABC):
 
         None, the default: step whenever the buffer is full.
         """
+        return None
+
+    def handover(self, state: Any, context: SamplerContext) -> Handover | None:  # noqa: ARG002
+        """Return what to continue with asynchronously; None, the default, to stay in rounds."""
         return None
 
     def plan(self, state: Any, context: SamplerContext) -> Plan:

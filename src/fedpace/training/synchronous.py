@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
 from fedpace.sampling.design import BaseDesign, Draw, as_design
+from fedpace.training.asynchronous import AsynchronousTraining
 from fedpace.training.backend import NO_CLIENTS, NO_VALUES, BaseBackend, Probing, Reply, Task
 from fedpace.training.history import Row
 from fedpace.training.sampler import BaseSampler, Plan, SamplerContext
@@ -128,6 +130,34 @@ class SynchronousTraining(Training):
         """Do one round."""
         self.backend.submit(self.draw())
         return [self.complete(self.backend.collect())]
+
+    def handed_over(self) -> Training:
+        """Return this training, or the asynchronous one that the sampler hands over to.
+
+        The rest of the rounds becomes as many updates.
+        """
+        found = self.sampler.handover(self.state.sampler, self._context())
+        if found is None or self._drawn is not None:
+            return self
+        stop, updates = self._stop, None
+        if stop.rounds is not None:
+            done = sum(row.clients.size + row.missing.size for row in self.rows)
+            updates = max(stop.rounds * found.at_once - done, 0)
+            stop = replace(stop, rounds=self.state.round + updates)  # a step has one at least
+        return AsynchronousTraining(
+            self.backend,
+            found.sampler,
+            at_once=found.at_once,
+            updates=updates,
+            schedule=self._schedule,
+            stop=stop,
+            seeds=self._seeds,
+            server=self.server,
+            evaluate_every=self._evaluate_every,
+            callbacks=self._callbacks,
+            name=self._name,
+            continues=(self, found.state),
+        )
 
     def _select_replies(self, drawn: _Drawn, reply: Reply) -> tuple[Draw, Reply]:
         """Return the part of a draw and of its replies that counts.

@@ -21,17 +21,19 @@ def train(
     """Train until `stop` ends the run.
 
     `mode` is "synchronous" or "asynchronous"; the other arguments are those of
-    `SynchronousTraining` or `AsynchronousTraining`.
+    `SynchronousTraining` or `AsynchronousTraining`. A sampler made for the mode "auto" begins with
+    rounds and may continue asynchronously.
     """
     if mode not in MODES:
         got = f"'{mode}'; {nearest(str(mode), MODES)}"
         raise InputError(f"mode must be synchronous or asynchronous, got {got}")
     kind = SynchronousTraining if mode == SYNCHRONOUS else AsynchronousTraining
-    training: Training = kind(backend, sampler, **settings)
+    training: Training = kind(backend, sampler, **settings).handed_over()
     try:
         while not training.ended:
             with np.errstate(over="ignore", invalid="ignore"):
                 training.advance()
+            training = training.handed_over()
         training.finish()
     finally:
         training.flush()

@@ -60,6 +60,8 @@ class Training:
         Receive every finished round; a `Checkpoint` also resumes the run.
     name : str
         The name of the run for callbacks, such as its scheme.
+    continues : Training and state, optional
+        A training to continue, and the state of the sampler for it; see `handed_over`.
 
     Attributes
     ----------
@@ -79,6 +81,7 @@ class Training:
         evaluate_every: int = 1,
         callbacks: Sequence[Any] = (),
         name: str = "",
+        continues: tuple[Training, Any] | None = None,
     ) -> None:
         _check_arguments(sampler, schedule, stop, seeds)
         self.backend, self.sampler = as_backend(backend), as_sampler(sampler)
@@ -91,6 +94,12 @@ class Training:
         self.state: State
         self._rng: np.random.Generator
         self.rows: list[Row] = []
+        if continues is not None:
+            before, state = continues
+            self.rows, self._rng = before.rows, before._rng
+            self.state = before.state._replace(sampler=state)
+            self._end(self.rows[-1])
+            return
         if not self._resume():
             self._begin()
         self._notify_start()
@@ -104,6 +113,10 @@ class Training:
     def phase(self) -> Phase:
         """The current part of the run."""
         return self.sampler.phase(self.state.sampler)
+
+    def handed_over(self) -> Training:
+        """Return the training to continue with: an asynchronous one if the sampler says so."""
+        return self
 
     def advance(self) -> list[Row]:
         """Do the next round, or wait for the next asynchronous reply; return the new rows."""
