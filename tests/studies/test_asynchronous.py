@@ -148,3 +148,17 @@ def test_samplers_of_a_users_own_are_taken_as_they_are() -> None:
         def observe(self, state: Any, row: Any) -> None: ...
 
     assert sampler_for(Mine, 5, mode="asynchronous").k == 5  # type: ignore[attr-defined]
+
+
+def test_in_auto_pace_decides_for_itself_and_the_report_names_it(tmp_path: Path) -> None:
+    study = tiny_study(tmp_path, "training.mode=auto", "stop.loss=none", "stop.rounds=12")
+    outcome = run_one(study, "pace", 0)
+    rows = outcome.history.rows[1:]
+    assert [row.phase for row in rows[:4]] == ["warm-up"] * 3 + ["train"]
+    assert "asynchronous training is predicted" in rows[3].why
+    assert not any(row.began.size for row in run_one(study, "uniform", 0).history.rows)
+    Store(tmp_path / "out").save(study, "pace", 0, outcome)
+    (setup,) = setups_of(Store(tmp_path / "out").runs())
+    assert setup.schemes == ["pace (auto)"]
+    with pytest.raises(InputError, match="take and deadline need rounds"):
+        tiny_study(tmp_path, "training.mode=auto", "training.take=2")
