@@ -153,7 +153,7 @@ class ReplyScreen:
         fits = floats.shape == (self._length,)
         return Claims(
             response.client,
-            floats.astype(np.float64) if fits else None,
+            floats if fits else None,
             said.grad_norm,
             _loss_in(response),
             response.seconds,

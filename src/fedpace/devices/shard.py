@@ -108,17 +108,20 @@ def check_sources(study: Study, allow: Sequence[str]) -> None:
 
 
 def _allows(allowed: str, name: str) -> bool:
-    """Return whether `allowed`, a path or a module, holds what a name refers to.
+    """Return whether `allowed`, a path, a module or one name in it, holds what a name refers to.
 
     >>> _allows("clients.py", "./clients.py:make"), _allows("my.module", "my.module:make")
     (True, True)
+    >>> _allows("clients.py:make", "clients.py:make"), _allows("clients.py:make", "clients.py:it")
+    (True, False)
     >>> _allows("clients.py", "other/clients.py:make"), _allows("my", "my.module:make")
     (False, False)
     """
-    place = name.rpartition(":")[0] or name
-    if place.endswith(".py"):
-        return Path(place).resolve() == Path(allowed).resolve()
-    return allowed in (place, name)
+    place, _, what = name.rpartition(":")
+    if not place.endswith(".py"):
+        return allowed in (place or name, name)
+    file, _, only = allowed.rpartition(":") if ".py:" in allowed else (allowed, "", what)
+    return only == what and Path(place).resolve() == Path(file).resolve()
 
 
 def _data_key(study: Study, seed: int) -> str:

@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
+from fedpace.errors import InputError
 
 # Refuse updates longer than this times the usual length. A diverging fleet grows by less a round.
 LONGEST_UPDATE = 100.0
 # Or than this times the client's own first ones: it may still learn when others have converged. Its
-# later updates do not count, or it could increase them step by step.
+# later updates do not count, or it could increase them step by step. At most as long as
+# `LONGEST_UPDATE` times the usual first ones, or it could begin with long updates.
 LONGEST_OF_ITS_OWN = 10.0
 # Bounds of a gradient norm as multiples of what others report: a client with an inflated norm is
 # drawn more often, and one with a small norm weighs more when drawn. Honest clients whose data are
@@ -33,9 +35,11 @@ SHORTEST_TIME = 1 / 20
 SHORTEST_JUDGED = 0.02
 # Clients needed for a median. Between two and four others, their extremes are used instead.
 FEWEST, FEWEST_OTHERS = 5, 2
-# Replies and failures of an asynchronous run after which its first updates are judged with as many
-# clients as there are.
-LONGEST_HOLD = 4 * FEWEST
+# The first updates of an asynchronous run are judged once more than this part of the clients have
+# answered, or this many: five colluders of forty are a minority even if they answer first.
+FIRST_PART, MOST_FIRST = 4, 25
+# They are judged with as many as there are after this many replies and failures per client needed.
+LONGEST_HOLD = 4
 
 
 BOUNDED = " bounded"
@@ -67,21 +71,24 @@ class Border:
 
     def __init__(self, memory: Mapping[str, Any] | None = None) -> None:
         known = memory or {}
-        lengths = known.get("lengths", {})
-        if not isinstance(lengths, Mapping):  # of a checkpoint that kept them by reply
-            lengths = {}
-        self._lengths = {int(i): float(each) for i, each in lengths.items()}
-        self._first = {int(i): list(each) for i, each in known.get("first", {}).items()}
-        self._round: dict[int, float] = {}
-        self._norms, self._ratios, self._losses, self._seconds = (
-            _Latest(known.get(name, {})) for name in ("norms", "ratios", "losses", "seconds")
-        )
+        try:
+            first = {int(i): [*map(float, each)] for i, each in known.get("first", {}).items()}
+            self._usual_first = _Latest({i: float(np.median(each)) for i, each in first.items()})
+            self._lengths, self._norms, self._ratios, self._losses, self._seconds = (
+                _Latest(known.get(name, {}))
+                for name in ("lengths", "norms", "ratios", "losses", "seconds")
+            )
+        except (AttributeError, TypeError, ValueError, BadReplyError) as error:
+            raise InputError(
+                f"memory must be that of a border, got another: {error}; remove the checkpoint"
+            ) from None
+        self._first = first
 
     @property
     def memory(self) -> dict[str, Any]:
         """What is usual, as JSON values; pass it to the constructor after a restart."""
         return {
-            "lengths": {str(client): each for client, each in self._lengths.items()},
+            "lengths": self._lengths.values,
             "first": {str(client): each for client, each in self._first.items()},
             "norms": self._norms.values,
             "ratios": self._ratios.values,
@@ -91,17 +98,13 @@ class Border:
 
     @property
     def clients(self) -> set[int]:
-        """The clients of which an update was accepted."""
-        return {*self._lengths}
+        """The clients that have sent a finite update."""
+        return self._lengths.clients
 
     def meet(self, round_: Iterable[Claims]) -> None:
         """Note the claims of all clients of a round before any is judged by the others."""
-        self._round = {}
         for said in round_:
-            length = math.nan
-            if said.update is not None:
-                with np.errstate(over="ignore", invalid="ignore"):
-                    length = self._round[said.client] = float(np.linalg.norm(said.update))
+            length = math.nan if said.update is None else self._measure(said.client, said.update)
             for latest, value, negative in (
                 (self._norms, said.grad_norm, False),
                 (self._losses, said.loss, True),
@@ -114,7 +117,11 @@ class Border:
                         self._ratios.put(said.client, number / length)
 
     def forget(self, client: int) -> None:
-        """Forget the numbers of a reply that is refused."""
+        """Forget the numbers of a reply that is refused, except the length of its update.
+
+        Lengths are compared by their median over clients. If those of refused updates did not
+        count, the first clients could shut out all others.
+        """
         for latest in (self._norms, self._ratios, self._losses, self._seconds):
             latest.drop(client)
 
@@ -124,37 +131,43 @@ class Border:
             raise BadReplyError(f"the update has type {values.dtype}, not float32 or float64")
         if values.shape != (length,):
             raise BadReplyError(f"the update has shape {values.shape}, not ({length},)")
-        update = values.astype(np.float64)
-        norm = float(np.linalg.norm(update))
+        with np.errstate(invalid="ignore"):  # a signalling NaN
+            update = values.astype(np.float64)
+        norm = self._measure(client, update)
         if not math.isfinite(norm):
             raise BadReplyError("the update is not finite")
         if norm > self._longest(client):
             raise BadReplyError(f"the update is far longer than usual: {norm:.3g}")
-        self._lengths[client] = norm
         first = self._first.setdefault(client, [])
         if len(first) < FEWEST:
             first.append(norm)
+            self._usual_first.put(client, float(np.median(first)))
         return update
 
+    def _measure(self, client: int, update: NDArray[Any]) -> float:
+        """Return the length of an update, and note it if it is finite."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            norm = float(np.linalg.norm(np.asarray(update, dtype=np.float64)))
+        if math.isfinite(norm):
+            self._lengths.put(client, norm)
+        return norm
+
     def _longest(self, client: int) -> float:
-        """Return how long an update of this client may be; ∞ while nothing is known.
+        """Return how long an update of this client may be; ∞ while nothing is known of others.
 
         The median is over clients, not over replies: a client that answers often counts once.
         Among fewer than five clients the longest of the others decides; the shortest or the median
         would let one tiny update shut out everyone else.
         """
-        lengths = self._lengths
-        if len(lengths) < FEWEST:
-            finite_ones = {i: norm for i, norm in self._round.items() if math.isfinite(norm)}
-            lengths = lengths | finite_ones
-        if len(lengths) >= FEWEST:
-            usual = float(np.median([*lengths.values()]))
-        else:
-            usual = max((norm for i, norm in lengths.items() if i != client), default=0.0)
-        first = self._first.get(client, [])
-        own = float(np.median(first)) if len(first) == FEWEST else 0.0
-        # A fleet that stood still may move again.
-        return max(LONGEST_UPDATE * usual, LONGEST_OF_ITS_OWN * own if usual else 0.0) or math.inf
+        lengths, first = self._lengths, self._first.get(client, [])
+        if not lengths.others(client):
+            return math.inf
+        usual = lengths.median if len(lengths) >= FEWEST else lengths.most_of_others(client)
+        at_first = self._usual_first.median
+        own = LONGEST_OF_ITS_OWN * float(np.median(first)) if len(first) == FEWEST else 0.0
+        # A fleet that stood still may move again, as far as it did at first.
+        own = min(own, LONGEST_UPDATE * at_first) if usual else LONGEST_UPDATE * at_first
+        return max(LONGEST_UPDATE * usual, own) or math.inf
 
     def grad_norm(self, client: int, value: object, length: float | None = None) -> float:
         """Return a reported gradient norm, between a hundredth and ten times what is usual.
@@ -204,9 +217,10 @@ class FirstReplies(Generic[T]):
     """Hold the first replies of an asynchronous run until they can be judged together.
 
     An update is judged by those of other clients, and the first of a run has none. Replies are held
-    until five different clients have answered; in smaller fleets all but one, at least three. The
-    hold ends early when no other client can answer, or after 20 replies and failures. A border that
-    remembers enough clients, as after a restart, holds nothing.
+    until more than a quarter of the clients have answered, at least five and at most 25; in smaller
+    fleets all but one, at least three. The hold ends early when no other client can answer, or
+    after four times as many replies and failures. A border that remembers enough clients, as after
+    a restart, holds nothing.
 
     >>> first = FirstReplies[str](Border())
     >>> first.release({0: "zero"}, reachable={0, 1, 2})
@@ -241,9 +255,10 @@ class FirstReplies(Generic[T]):
         self._collected += len(replies) + failed
         answered = self._answered | self._border.clients
         fleet = len(answered.union(reachable))
-        enough = len(answered) >= min(FEWEST, max(FEWEST_OTHERS + 1, fleet - 1))
+        needed = min(max(FEWEST, fleet // FIRST_PART + 1), MOST_FIRST)
+        needed = min(needed, max(FEWEST_OTHERS + 1, fleet - 1))
         others = set(reachable) - self._held.keys()
-        if others and not enough and self._collected < LONGEST_HOLD:
+        if others and len(answered) < needed and self._collected < LONGEST_HOLD * needed:
             return []
         released, self._held, self._collected = [*self._held.values()], {}, 0
         return released
@@ -267,16 +282,39 @@ class Claims(NamedTuple):
 class _Latest:
     """The latest number of each client, sorted for fast medians."""
 
-    def __init__(self, values: Mapping[str, float] | None = None) -> None:
+    def __init__(self, values: Mapping[Any, float]) -> None:
         self._of: dict[int, float] = {}
         self._ordered: list[float] = []
-        for client, value in (values or {}).items():
-            self.put(int(client), value)
+        for client, value in values.items():
+            self.put(int(client), finite_number("a number of it", value))
 
     @property
     def values(self) -> dict[str, float]:
         """The numbers by client, as JSON values."""
         return {str(client): value for client, value in self._of.items()}
+
+    @property
+    def clients(self) -> set[int]:
+        """The clients with a number."""
+        return {*self._of}
+
+    def __len__(self) -> int:
+        return len(self._ordered)
+
+    def others(self, client: int) -> int:
+        """Return how many other clients have a number."""
+        return len(self) - (client in self._of)
+
+    @property
+    def median(self) -> float:
+        """The median over all clients, 0 without any."""
+        ordered, count = self._ordered, len(self._ordered)
+        # Halved first, so that the sum does not overflow.
+        return ordered[(count - 1) // 2] / 2 + ordered[count // 2] / 2 if count else 0.0
+
+    def most_of_others(self, client: int) -> float:
+        """Return the largest number of the other clients, 0 without any."""
+        return max((value for i, value in self._of.items() if i != client), default=0.0)
 
     @property
     def known(self) -> bool:
@@ -306,10 +344,7 @@ class _Latest:
     def median_of_others(self, client: int) -> float | None:
         """Return the median of the others; None if they are too few. Forget the client's own."""
         self.drop(client)
-        count = len(self._ordered)
-        if count < FEWEST:
-            return None
-        return (self._ordered[(count - 1) // 2] + self._ordered[count // 2]) / 2
+        return self.median if len(self._ordered) >= FEWEST else None
 
     def drop(self, client: int) -> None:
         """Forget a client's number."""
