@@ -1,18 +1,20 @@
-"""What does one client of forty gain by lying, and what does that cost the others?
+"""What do clients of forty gain by lying, and what does that cost the others?
 
 A simulated fleet whose replies pass the border of remote clients: forty clients of Synthetic(1, 1),
-K = 10, 100 rounds, times learned. One client lies; honest, it would be among the ten that are drawn
-most. Printed are its share of the rounds, the final loss over the honest clients' data, and the
-mean seconds of a round after the 30th, each the mean over seeds.
+K = 10, 100 rounds, or as many updates asynchronously; times learned. The first liar would be, if
+honest, among the ten that are drawn most, and further liars are those next to it. Printed are the
+first liar's share of the rounds, the liars' weight, the final loss over the honest clients' data,
+and the mean seconds of a round after the 30th, each the mean over seeds.
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/liars.py --seeds 5
     OPENBLAS_NUM_THREADS=1 python benchmarks/liars.py --servers clip,trimmed,krum --lies honest,-10
-    OPENBLAS_NUM_THREADS=1 python benchmarks/liars.py --lies honest,samples --most-samples 8
+    OPENBLAS_NUM_THREADS=1 python benchmarks/liars.py --lies honest,-10 --mode asynchronous
+    OPENBLAS_NUM_THREADS=1 python benchmarks/liars.py --lies honest,samples --liars 5
 """
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,12 +23,13 @@ from tables import print_table
 
 from fedpace import Seeds, Simulator, Stop, WarmUp, sampler_for, train
 from fedpace.backends.remote import roster
-from fedpace.backends.remote.screening import BadReplyError, Border, Claims
+from fedpace.backends.remote.screening import BadReplyError, Border, Claims, FirstReplies
 from fedpace.checks import FloatArray
 from fedpace.servers.build import server_for
 from fedpace.studies.build import simulator
 from fedpace.studies.study import load_study
-from fedpace.training.backend import Evaluation, Reply, Task
+from fedpace.times.round_times import Presence
+from fedpace.training.backend import Evaluation, Reply, Task, join_replies
 from fedpace.training.schedules import inverse
 from fedpace.training.share_limit import LARGEST_SHARE
 
@@ -73,19 +76,22 @@ LIES = (
 
 
 class Remote(Simulator):
-    """A simulated fleet with one liar, whose replies are screened as those of remote clients."""
+    """A simulated fleet with liars, whose replies are screened as those of remote clients."""
 
     lie: Lie
-    liar: int
+    liars: list[int]
     largest_share = LARGEST_SHARE
 
-    def lying(self, lie: Lie) -> Remote:
+    def lying(self, lie: Lie, liars: int = 1) -> Remote:
         self.lie = lie
         sizes = self.data.train.sizes
-        self.liar = int(np.argsort(sizes / np.sqrt(self.times.usual))[-N // 4])
-        self._border, self._answered = Border(), 0
+        order = np.argsort(sizes / np.sqrt(self.times.usual))
+        self.liars = order[-N // 4 :][:liars].tolist()
+        self._border, self._rounds = Border(), dict[int, int]()
+        self._first = FirstReplies[Reply](self._border)
         claims = {str(i): int(size) for i, size in enumerate(sizes)}
-        claims[str(self.liar)] *= lie.samples
+        for liar in self.liars:
+            claims[str(liar)] *= lie.samples
         self._claimed = roster.Roster(samples=claims).weights
         return self
 
@@ -100,23 +106,46 @@ class Remote(Simulator):
             reply.seconds.copy(),
             reply.grad_norms.copy(),
         )
-        for i in np.flatnonzero(reply.clients == self.liar).tolist():
-            lie, now = self.lie, self._round
+        for i in np.flatnonzero(np.isin(reply.clients, self.liars)).tolist():
+            lie, now = self.lie, self._rounds[int(reply.clients[i])]
             updates[i] *= lie.scale(now, 1.0)
             seconds[i] = lie.seconds(now, seconds[i])
             norms[i] = norms[i] if lie.norm is None else lie.norm
-        lasted = float(seconds.max(initial=0.0))
-        return self._screened(reply, updates, seconds, norms)._replace(waited=lasted)
+        said = reply._replace(updates=updates, seconds=seconds, grad_norms=norms)
+        if count is None:
+            return self._screened(said)._replace(waited=float(seconds.max(initial=0.0)))
+        came = {int(client): said.of(place) for place, client in enumerate(said.clients)}
+        judged = self._first.release(came, reachable=range(N))
+        held = np.array(self._first.clients, dtype=np.int64)
+        if not judged:
+            empty = said._replace(
+                clients=said.clients[:0],
+                updates=updates[:0],
+                seconds=seconds[:0],
+                grad_norms=norms[:0],
+            )
+            return empty._replace(waited=reply.lasted, held=held)
+        joined = join_replies(judged, waited=reply.lasted)
+        fine = self._screened(joined)._replace(waited=reply.lasted, held=held)
+        missing = np.setdiff1d(joined.clients, fine.clients)
+        return fine._replace(missing=missing, refused=missing)
+
+    def present(self, round_index: int, seconds: float) -> Presence:
+        there = super().present(round_index, seconds)
+        if held := self._first.clients:
+            mask = np.ones(N, dtype=np.bool_) if there.clients is None else there.clients.copy()
+            mask[held] = False
+            return Presence(mask, there.waited)
+        return there
 
     def submit(self, task: Task) -> None:
-        self._round = task.round_index
+        self._rounds |= dict.fromkeys(task.clients.tolist(), task.round_index)
         super().submit(task)
 
-    def _screened(
-        self, reply: Reply, updates: FloatArray, seconds: FloatArray, norms: FloatArray
-    ) -> Reply:
+    def _screened(self, reply: Reply) -> Reply:
         border, fine = self._border, []
-        clients = reply.clients.tolist()
+        clients, updates = reply.clients.tolist(), reply.updates
+        norms, seconds = reply.grad_norms.copy(), reply.seconds.copy()
         said = zip(clients, updates, norms.tolist(), seconds.tolist(), strict=True)
         border.meet(Claims(i, u, g, None, s) for i, u, g, s in said)
         for i, client in enumerate(clients):
@@ -136,11 +165,11 @@ class Remote(Simulator):
         )
 
     def honest_loss(self, parameters: FloatArray) -> float:
-        """Return the loss over the samples of all clients but the liar."""
+        """Return the loss over the samples of all clients but the liars."""
         train_data = self.data.train
         every = self.model.losses(parameters, self._whole_train_x, train_data.y)
-        first, end = train_data.offsets[self.liar : self.liar + 2]
-        return float(np.delete(every, np.s_[first:end]).mean(dtype=np.float64))
+        owner = np.repeat(np.arange(N), train_data.sizes)
+        return float(every[~np.isin(owner, self.liars)].mean(dtype=np.float64))
 
     def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:
         del parameters, due
@@ -149,28 +178,37 @@ class Remote(Simulator):
 
 class Found(NamedTuple):
     share: float
+    weight: float
     loss: float
     seconds: float
 
 
-def run(scheme: str, lie: Lie, seed: int, server: str) -> Found:
+def run(scheme: str, lie: Lie, seed: int, server: str, options: Namespace) -> Found:
     study = load_study("simulation-1", [*SETTINGS, "devices.known=false"])
     plain = simulator(study, seed)
     fleet = Remote(
         plain.data, plain.model, plain.times, plain.seeds,
         local_steps=20, batch=24, times_known=False,
-    ).lying(lie)  # fmt: skip
-    cap: dict[str, Any] = {} if scheme == "pace" else {"max_weight": 1.0}
-    refresh = lie.refresh if scheme != "pace" else 10
-    sampler = sampler_for(scheme, K, learn=WarmUp(WARM_UP), refresh=refresh, **cap)
+    ).lying(lie, options.liars)  # fmt: skip
+    if options.mode == "asynchronous":
+        mode: dict[str, Any] = {"mode": options.mode, "at_once": K}
+        sampler = sampler_for(scheme, K, mode=options.mode, times_known=False)
+        stop = Stop(seconds=options.seconds, rounds=100 * ROUNDS, blind=True)
+    else:
+        cap: dict[str, Any] = {} if scheme == "pace" else {"max_weight": 1.0}
+        refresh = lie.refresh if scheme != "pace" else 10
+        sampler = sampler_for(scheme, K, learn=WarmUp(WARM_UP), refresh=refresh, **cap)
+        mode, stop = {}, Stop(rounds=ROUNDS, blind=True)
     outcome = train(
-        fleet, sampler, schedule=inverse(0.1), stop=Stop(rounds=ROUNDS, blind=True),
-        seeds=Seeds(seed), server=server_for(server, sampler),
+        fleet, sampler, schedule=inverse(0.1), stop=stop,
+        seeds=Seeds(seed), server=server_for(server, sampler), **mode,
     )  # fmt: skip
     rows = outcome.history.rows[1:]
-    share = np.mean([fleet.liar in (*row.clients, *row.missing) for row in rows])
+    share = np.mean([fleet.liars[0] in (*row.clients, *row.missing) for row in rows])
+    weight = fleet.weights[fleet.liars].sum()
     seconds = np.mean([row.round_seconds for row in rows[30:]])
-    return Found(float(share), fleet.honest_loss(outcome.state.parameters), float(seconds))
+    loss = fleet.honest_loss(outcome.state.parameters)
+    return Found(float(share), float(weight), loss, float(seconds))
 
 
 def main() -> None:
@@ -181,6 +219,9 @@ def main() -> None:
     parser.add_argument("--schemes", default=",".join(SCHEMES))
     parser.add_argument("--servers", default="auto")
     parser.add_argument("--lies", default="", help="those whose names hold one of these words")
+    parser.add_argument("--liars", type=int, default=1)
+    parser.add_argument("--mode", default="synchronous", choices=["synchronous", "asynchronous"])
+    parser.add_argument("--seconds", type=float, default=60.0, help="of an asynchronous run")
     options = parser.parse_args()
     roster.MOST_SAMPLES = options.most_samples
     seeds = range(options.first_seed, options.first_seed + options.seeds)
@@ -190,13 +231,15 @@ def main() -> None:
             for lie in LIES:
                 if not any(word in lie.name for word in options.lies.split(",")):
                     continue
-                if scheme == "pace" and lie.refresh is None:
+                if lie.refresh is None and (scheme == "pace" or options.mode == "asynchronous"):
                     continue
-                found = [run(scheme, lie, seed, server) for seed in seeds]
-                share, loss, seconds = np.mean(found, axis=0)
-                rows.append((lie.name, f"{100 * share:.0f} %", f"{loss:.3f}", f"{seconds:.2f}"))
-            print(f"\n{scheme}, server {server}")
-            print_table(("lie", "share of rounds", "final loss", "seconds a round"), rows)
+                found = [run(scheme, lie, seed, server, options) for seed in seeds]
+                share, weight, loss, seconds = np.mean(found, axis=0)
+                parts = (f"{100 * each:.0f} %" for each in (share, weight))
+                rows.append((lie.name, *parts, f"{loss:.3f}", f"{seconds:.2f}"))
+            print(f"\n{scheme}, server {server}, {options.mode}, liars: {options.liars}")
+            heads = ("lie", "share of rounds", "weight", "final loss", "seconds a round")
+            print_table(heads, rows)
 
 
 if __name__ == "__main__":

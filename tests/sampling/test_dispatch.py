@@ -228,3 +228,11 @@ def test_what_a_design_must_define_is_named() -> None:
     ):
         with pytest.raises(NotImplementedError, match="BaseDispatch does not define"):
             missing()
+
+
+def test_where_all_are_at_work_a_client_that_answers_at_once_gets_what_it_is_due() -> None:
+    times = np.append(np.linspace(0.5, 1.5, 9), 1e-3)
+    p = weights_of(times.size)
+    q = bounded_shares(p, times, times.size)
+    found = completions(InTurn(q, p, times.size, times=times), times, 8_000, noise=0.3)
+    assert found.weight_shares[-1] == pytest.approx(p[-1], rel=0.25)

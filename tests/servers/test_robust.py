@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fedpace import Seeds, Stop, constant, sampler_for, train
 from fedpace.errors import InputError
 from fedpace.sampling.design import Draw
 from fedpace.servers.average import Average
@@ -10,6 +11,8 @@ from fedpace.servers.build import server_for
 from fedpace.servers.robust import Clipped, Krum, Trimmed
 from fedpace.training.backend import Reply
 from fedpace.training.server import BaseServer
+from fedpace.training.updates import RoundUpdates
+from tests.training.fakes import small_simulator
 
 ROBUST = [Clipped(), Trimmed(), Krum()]
 
@@ -22,7 +25,8 @@ def told(updates: np.ndarray) -> Reply:
 def step(server: BaseServer, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
     draw = Draw(np.arange(len(updates)), weights)
     start = np.zeros(updates.shape[1])
-    found: np.ndarray = server.apply(server.init(start), start, draw, told(updates))[0]
+    whole = RoundUpdates(start, 1.0, draw, told(updates), np.full(len(updates), 1 / len(updates)))
+    found: np.ndarray = server.step(server.init(start), whole)[0]
     return found
 
 
@@ -92,3 +96,36 @@ def test_is_chosen_by_name(text: str, server: BaseServer) -> None:
 def test_a_number_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=f"server must be {text.partition(':')[0]}:"):
         server_for(text)
+
+
+def test_a_step_of_one_update_is_clipped_by_the_memory_of_others() -> None:
+    server, rng = Clipped(2.0), np.random.default_rng(7)
+    model, state = np.zeros(30), server.init(np.zeros(30))
+    for client in [*range(8), 0, 0, 0]:
+        update = 0.1 + 0.01 * rng.normal(size=30)
+        update = -1e3 * update if client == 0 else update
+        draw = Draw(np.array([client]), np.ones(1))
+        reply = Reply(draw.clients, update[None], np.ones(1), np.ones(1))
+        whole = RoundUpdates(model, 0.1, draw, reply, np.full(8, 1 / 8))
+        before, (model, state) = model, server.step(state, whole)
+        usual = 0.1 * np.sqrt(30)
+        if client or np.isfinite(state).sum() < 5:
+            continue
+        assert np.linalg.norm(model - before) == pytest.approx(2 * usual, rel=0.1)
+
+
+@pytest.mark.parametrize("server", [Trimmed(), Krum()], ids=lambda each: type(each).__name__)
+def test_servers_that_compare_the_updates_of_a_round_are_refused_without_rounds(
+    server: BaseServer,
+) -> None:
+    with pytest.raises(InputError, match=r"got \w+: it compares .* take clip:2"):
+        train(
+            small_simulator(),
+            sampler_for("uniform", 3, mode="asynchronous"),
+            mode="asynchronous",
+            at_once=3,
+            server=server,
+            schedule=constant(0.1),
+            stop=Stop(rounds=3),
+            seeds=Seeds(0),
+        )

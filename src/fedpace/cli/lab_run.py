@@ -80,6 +80,7 @@ def lab_run_command(
     samples_file: Annotated[Path | None, SAMPLES] = None,
     largest_share: Annotated[float, SHARE] = LARGEST_SHARE,
     goodbye: Annotated[bool, GOODBYE] = False,
+    robust: Annotated[bool, options.ROBUST] = False,
     live: Annotated[bool, options.LIVE] = False,
     log: Annotated[list[str] | None, options.LOG] = None,
 ) -> None:
@@ -96,7 +97,7 @@ def lab_run_command(
     options.named_schemes(schemes, resolve)  # what is misspelt is said first
     place = _lab(name, state) if listen is None else _listening(listen, devices, certs)
     network = {"deadline": deadline, "evaluate_every": evaluate_every}
-    study = _study(setup, overrides or [], place, **network)
+    study = _study(setup, options.with_robust(overrides, robust), place, **network)
     every = options.trained(study.training.asynchronous)
     names = options.named_schemes(schemes, resolve, every=every)
     if least is not None and least > len(place.devices):

@@ -126,6 +126,11 @@ STATE = typer.Option(
 )
 
 
+ROBUST = typer.Option(
+    "--robust",
+    help="Limit updates that are unusually long: the same as --set training.server=clip:2. For "
+    "clients that may send wrong updates.",
+)
 LIVE = typer.Option(
     "--live", help="Serve the report on this machine during the runs; it is updated round by round."
 )
@@ -135,6 +140,11 @@ LOG = typer.Option(
     help="Write every round to OUT/logs/NAME: tensorboard, mlflow or wandb (offline). Can be "
     "repeated.",
 )
+
+
+def with_robust(overrides: list[str] | None, robust: bool) -> list[str]:
+    """Return the overrides with that of `--robust`."""
+    return [*(overrides or ()), *["training.server=clip:2"] * robust]
 
 
 def trained(asynchronous: bool) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ def run_command(
     scheduler: Annotated[str | None, SCHEDULER] = None,
     save: Annotated[bool, SAVE] = False,
     live: Annotated[bool, options.LIVE] = False,
+    robust: Annotated[bool, options.ROBUST] = False,
     log: Annotated[list[str] | None, options.LOG] = None,
     folder: Annotated[Path | None, options.FOLDER] = None,
 ) -> None:
@@ -48,7 +49,7 @@ def run_command(
     from fedpace.studies.runner import run_study, study_jobs, write_models
     from fedpace.studies.store import write_record
 
-    studies = load_studies(setup, overrides or ())
+    studies = load_studies(setup, options.with_robust(overrides, robust))
     look_in(folder)
     if scheduler is None:
         for study in studies:

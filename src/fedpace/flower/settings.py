@@ -27,7 +27,7 @@ from fedpace.sampling.solvers.solution import check_cap
 from fedpace.servers.build import server_for
 from fedpace.training.sampler import BaseSampler
 from fedpace.training.schedules import Schedule
-from fedpace.training.server import BaseServer, as_server
+from fedpace.training.server import BaseServer, as_server, check_asynchronous
 from fedpace.training.share_limit import LARGEST_SHARE, check_share
 
 # What to give instead of the arguments of Flower's FedAvg.
@@ -202,7 +202,9 @@ class Settings(Strategy):
         for partition, count in (self.samples or {}).items():
             positive_count(f"samples of partition {partition}", count)
         self.sampler()
-        self.build_server()
+        server = self.build_server()
+        if self.asynchronous:
+            check_asynchronous(server)
 
     def _check_mode(self) -> None:
         if self.mode not in (*MODES, AUTO):

@@ -11,17 +11,23 @@ from fedpace.errors import InputError
 from fedpace.sampling.design import Draw
 from fedpace.training.backend import Reply
 from fedpace.training.server import BaseServer
+from fedpace.training.updates import RoundUpdates
+
+NEEDS_ROUNDS = "it compares the updates of a round; in asynchronous mode take clip:2"
 
 
 @dataclass(frozen=True)
 class Clipped(BaseServer):
-    """Average updates, clipped to `factor` times the median norm of their round.
+    """Average updates, clipped to `factor` times the usual norm.
 
-    Δ_i ← Δ_i min(1, factor · median / ‖Δ_i‖). Bias: long updates, and so clients whose data differ
-    most from the model, count for less. If no update is longer, this is the average.
+    Δ_i ← Δ_i min(1, factor · η_i median / ‖Δ_i‖). The median is over the latest ‖Δ_j‖/η_j of all
+    clients that have answered, so this also works in asynchronous steps of a single update. Bias:
+    long updates, and so clients whose data differ most from the model, count for less. If no update
+    is longer, this is the average.
 
     >>> reply = Reply(np.arange(3), np.array([[1.0], [1.0], [-50.0]]), np.ones(3), np.ones(3))
-    >>> Clipped(2.0).apply(None, np.ones(1), Draw(np.arange(3), np.full(3, 0.5)), reply)[0]
+    >>> draw = Draw(np.arange(3), np.full(3, 0.5))
+    >>> Clipped(2.0).step(np.empty(0), RoundUpdates(np.ones(1), 1.0, draw, reply, np.ones(3)))[0]
     array([1.])
     """
 
@@ -30,14 +36,21 @@ class Clipped(BaseServer):
     def __post_init__(self) -> None:
         _check("clip", self.factor, low=0.0, high=np.inf)
 
-    def apply(
-        self, state: None, parameters: FloatArray, draw: Draw, reply: Reply
-    ) -> tuple[FloatArray, None]:
-        """Return the average of the clipped updates."""
-        lengths = np.sqrt(np.vecdot(reply.updates, reply.updates))
-        most = self.factor * float(np.median(lengths))
-        scale = np.minimum(1.0, most / np.maximum(lengths, np.finfo(float).tiny))
-        return parameters + (draw.weights * scale) @ reply.updates, state
+    def init(self, parameters: FloatArray) -> FloatArray:  # noqa: ARG002
+        """Return the lengths before the first round: none."""
+        return np.empty(0)
+
+    def step(self, state: FloatArray, updates: RoundUpdates) -> tuple[FloatArray, FloatArray]:
+        """Return the average of the clipped updates, and the latest length of each client."""
+        clients = updates.draw.clients
+        found = np.sqrt(np.vecdot(updates.directions, updates.directions))
+        lengths = np.full(max(state.size, int(clients.max()) + 1), np.nan)
+        lengths[: state.size] = state
+        lengths[clients] = found
+        most = self.factor * float(np.nanmedian(lengths))
+        scale = np.minimum(1.0, most / np.maximum(found, np.finfo(float).tiny))
+        step = (updates.draw.weights * scale) @ updates.reply.updates
+        return updates.parameters + step, lengths
 
 
 @dataclass(frozen=True)
@@ -54,6 +67,7 @@ class Trimmed(BaseServer):
     """
 
     share: float = 0.1
+    needs_rounds = NEEDS_ROUNDS
 
     def __post_init__(self) -> None:
         _check("trimmed", self.share, low=0.0, high=0.5)
@@ -88,6 +102,7 @@ class Krum(BaseServer):
     """
 
     liars: float = 1
+    needs_rounds = NEEDS_ROUNDS
 
     def __post_init__(self) -> None:
         _check("krum", self.liars, low=0.0, high=np.inf)

@@ -41,6 +41,7 @@ class AverageBuffers(BaseServer):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "oldest", self.inner.oldest)
+        object.__setattr__(self, "needs_rounds", self.inner.needs_rounds)
 
     def init(self, parameters: FloatArray) -> Any:
         """Return the inner server's state."""

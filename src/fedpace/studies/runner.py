@@ -28,6 +28,7 @@ from fedpace.studies.store import DamagedRunError, Job, Store, run_key
 from fedpace.studies.study import Study
 from fedpace.training.callbacks import Callback, Progress, RunInfo
 from fedpace.training.history import Row
+from fedpace.training.server import check_asynchronous
 
 # The scheme whose runs last longest: all clients train in every round.
 LONGEST = "full"
@@ -141,7 +142,9 @@ def study_jobs(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> St
     for scheme in schemes:
         resolve(scheme, argument="schemes")
     check_mode(study, schemes)
-    server_for(study.training.server)
+    server = server_for(study.training.server)
+    if study.training.asynchronous:
+        check_asynchronous(server)
     optimiser_named(study.training.optimiser)
     parsed_schedule(study.training.schedule)
     simulator(study, seeds[0])

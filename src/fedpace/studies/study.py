@@ -158,8 +158,8 @@ class TrainingSection(_Section):
     A round ends after `take` replies or `deadline` seconds; late replies are discarded, and the
     weights of clients that are often late are corrected for it. `schedule` is inverse:RATE,
     constant:RATE or bound:MU:GAMMA. `server` is average, mean, memory, fedvarp, fedstale:BETA,
-    adam:RATE, yogi:RATE, clip:FACTOR, trimmed:SHARE, krum:COUNT or file.py:name; auto is the
-    scheme's own, such as memory for `pace`, and otherwise the average.
+    adam:RATE, yogi:RATE, clip:FACTOR, in rounds also trimmed:SHARE and krum:COUNT, or
+    file.py:name; auto is the scheme's own, such as memory for `pace`, and otherwise the average.
 
     In the `mode` "asynchronous", `at_once` clients train at the same time, by default `k`, and the
     server steps after every `buffer` updates, by default the scheme's own number, else `at_once`.

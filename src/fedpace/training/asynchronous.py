@@ -25,7 +25,7 @@ from fedpace.training.backend import (
 )
 from fedpace.training.history import Row
 from fedpace.training.sampler import BaseSampler, Plan, SamplerContext
-from fedpace.training.server import apply_replies, rate_or_one
+from fedpace.training.server import apply_replies, as_server, check_asynchronous, rate_or_one
 from fedpace.training.state import State
 from fedpace.training.training import Training
 from fedpace.training.updates import Started
@@ -87,6 +87,8 @@ class AsynchronousTraining(Training):
         oldest: int | None = None,
         **settings: Any,
     ) -> None:
+        if (server := settings.get("server")) is not None:
+            check_asynchronous(as_server(server))
         self._at_once = positive_count("at_once", at_once)
         self._given = None if buffer is None else positive_count("buffer", buffer)
         self._left = updates

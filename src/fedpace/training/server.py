@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedpace.adapt import adapt
 from fedpace.checks import FloatArray, IntArray
+from fedpace.errors import InputError
 from fedpace.sampling.design import Draw
 from fedpace.training.backend import Reply
 from fedpace.training.state import State
@@ -28,9 +29,12 @@ class BaseServer:
     ----------
     oldest : int ≥ 0, optional
         In asynchronous training, refuse updates that are older than this many steps.
+    needs_rounds : str
+        Why the server does not work in asynchronous training, and the remedy; empty if it does.
     """
 
     oldest: int | None = None
+    needs_rounds: str = ""
 
     def init(self, parameters: FloatArray) -> Any:  # noqa: ARG002
         """Return the state before the first round."""
@@ -63,6 +67,15 @@ class BaseServer:
 def as_server(value: Any, *, argument: str = "server") -> BaseServer:
     """Return a server; an object that does not subclass `BaseServer` is wrapped."""
     return adapt(value, BaseServer, argument=argument, required=("apply",))
+
+
+def check_asynchronous(server: BaseServer) -> None:
+    """Refuse a server that needs rounds."""
+    if server.needs_rounds:
+        name = type(server).__name__
+        raise InputError(
+            f"server must work in asynchronous training, got {name}: {server.needs_rounds}"
+        )
 
 
 def apply_replies(
