@@ -9,8 +9,10 @@ import urllib.request
 from typing import Any
 
 
-def asked(url: str, **headers: str) -> Any:
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30) as answer:
+def asked(url: str, *, post: bool = False, **headers: str) -> Any:
+    method = "POST" if post else "GET"
+    request = urllib.request.Request(url, headers=headers, method=method)
+    with urllib.request.urlopen(request, timeout=30) as answer:
         text = answer.read().decode()
     return (
         json.loads(text) if answer.headers["Content-Type"].startswith("application/json") else text

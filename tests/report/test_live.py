@@ -8,14 +8,17 @@ import socket
 import struct
 import threading
 import urllib.error
+import urllib.request
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
-from fedpace.report.live import Live
+from fedpace.report.live import MOST, Live
 from fedpace.studies.callbacks import Remaining
 from fedpace.studies.runner import run_study
 from fedpace.studies.store import Job
@@ -94,26 +97,98 @@ def test_the_page_grows_in_a_browser_while_runs_are_done(browser: Any, tmp_path:
     assert browser.get_log("browser") == []
 
 
+def refusal(url: str, *, post: bool = False, **headers: str) -> int:
+    """Return the status of a request that is refused."""
+    with pytest.raises(urllib.error.HTTPError) as error:
+        asked(url, post=post, **headers)
+    with error.value as answer:
+        assert answer.read() == b""
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        return answer.code
+
+
 def test_only_this_machine_is_answered_and_nothing_but_the_page(tmp_path: Path) -> None:
     with Live(tmp_path, print) as live:
-        assert live.url.startswith("http://127.0.0.1:")
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{22}/", live.url)
         assert "connect-src 'self'" in asked(live.url)
-        for url, headers, status in (
-            (live.url, {"Host": "example.org:80"}, 403),
-            (f"{live.url}etc/passwd", {}, 404),
-        ):
-            with pytest.raises(urllib.error.HTTPError) as error:
-                asked(url, **headers)
-            assert error.value.code == status
-            error.value.close()
+        assert refusal(live.url, Host="example.org:80") == 403
+        assert refusal(f"{live.url}etc/passwd") == 404
+
+
+def test_nothing_is_answered_without_the_token(tmp_path: Path) -> None:
+    with Live(tmp_path, print) as live:
+        bare = live.url.rstrip("/").rpartition("/")[0]
+        for url in (f"{bare}/", f"{bare}/now", f"{bare}/{'x' * 22}/", f"{bare}/{'x' * 22}/now"):
+            assert refusal(url) == 404
+
+
+def test_commands_of_other_sites_are_not_obeyed(tmp_path: Path) -> None:
+    with Live(tmp_path, print) as live:
+        seen = live.url + "seen"
+        bare = live.url.rstrip("/").rpartition("/")[0]
+        assert refusal(seen) == 404  # as an image of another page asks
+        assert refusal(seen, post=True, **{"Sec-Fetch-Site": "cross-site"}) == 403
+        assert refusal(f"{bare}/seen", post=True) == 403
+        assert refusal(live.url, **{"Sec-Fetch-Site": "same-site"}) == 403
+        assert not live._seen.is_set()
+        asked(seen, post=True, **{"Sec-Fetch-Site": "same-origin"})
+        assert live._seen.is_set()
+
+
+def test_the_page_is_sent_with_a_policy(tmp_path: Path) -> None:
+    with Live(tmp_path, print) as live, urllib.request.urlopen(live.url, timeout=60) as answer:
+        policy = answer.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; script-src 'sha256-")
+        assert policy.endswith("; frame-ancestors 'none'")
+        assert answer.headers["Referrer-Policy"] == "no-referrer"
+        assert answer.headers["Server"] == "fedpace"
+
+
+def test_unfinished_requests_hold_few_threads_and_not_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedpace.report.live.LONGEST", 0.5)
+    with Live(tmp_path, print) as live, ExitStack() as stack:
+        before, port = threading.active_count(), urlsplit(live.url).port
+        for _ in range(100):
+            stranger = stack.enter_context(socket.create_connection(("127.0.0.1", port or 0)))
+            with suppress(OSError):  # it may be closed by now
+                stranger.sendall(b"GET / HTTP/1.1\r\nHost: ")
+            assert threading.active_count() <= before + MOST
+
+        def answered() -> bool:
+            with suppress(OSError):
+                return "connect-src" in asked(live.url)
+            return False
+
+        wait_until(answered)  # while the strangers are still there
+
+
+def test_a_request_that_comes_byte_by_byte_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedpace.report.live.LONGEST", 0.5)
+    with Live(tmp_path, print) as live:
+        address = "127.0.0.1", urlsplit(live.url).port or 0
+        with socket.create_connection(address) as stranger:
+            stranger.settimeout(0.05)
+            open_, ended = True, (ConnectionResetError, BrokenPipeError)
+            while open_:
+                try:
+                    stranger.sendall(b"x")
+                    open_ = bool(stranger.recv(1))
+                except TimeoutError:
+                    continue
+                except ended:
+                    open_ = False
 
 
 def test_a_browser_that_hangs_up_is_not_a_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Live(tmp_path, print) as live:
-        port = int(live.url.rstrip("/").rpartition(":")[2])
-        request = f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
+        port, path = urlsplit(live.url).port or 0, urlsplit(live.url).path
+        request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
         for _ in range(5):
             with socket.create_connection(("127.0.0.1", port)) as browser:
                 browser.sendall(request)
@@ -133,7 +208,7 @@ def test_a_page_knows_the_rounds_that_a_run_goes_on_from(tmp_path: Path) -> None
         live.on_start(RunInfo(*JOB), [row(round=0), row(round=1), row(round=2)])
         live.on_row(RunInfo(*JOB), row(round=3))
         now = asked(f"{live.url}now")
-        asked(f"{live.url}seen")  # as a page does at the end, which is waited for
+        asked(f"{live.url}seen", post=True)  # as a page does at the end, which is waited for
     (run,) = now["runs"]
     assert run["round"] == 3
     assert run["left"] is None  # nothing is known from a single round of now
@@ -146,7 +221,7 @@ def test_a_page_tells_who_is_waited_for_before_the_first_round(tmp_path: Path) -
         live.awaited = lambda: [f"device-{number}" for number in range(7)]
         live.on_start(RunInfo(*JOB), ())
         (run,) = asked(f"{live.url}now")["runs"]
-        asked(f"{live.url}seen")  # as a page does at the end, which is waited for
+        asked(f"{live.url}seen", post=True)  # as a page does at the end, which is waited for
     names = ", ".join(f"device-{number}" for number in range(5))
     assert run["waits"] == f"{names} and 2 more"
     assert run["round"] is None
@@ -157,7 +232,7 @@ def test_numbers_that_are_none_do_not_stop_the_page(tmp_path: Path) -> None:
         live.of(tiny_study(tmp_path))
         live.on_row(RunInfo(*JOB), row(round=1, loss=float("nan"), accuracy=float("inf")))
         (run,) = asked(f"{live.url}now")["runs"]
-        asked(f"{live.url}seen")  # as a page does at the end, which is waited for
+        asked(f"{live.url}seen", post=True)  # as a page does at the end, which is waited for
     assert run["loss"] is None
     assert run["accuracy"] is None
 

@@ -53,7 +53,7 @@ async function chart(plot, spec) {
 async function renew() {
   const before = [...document.querySelectorAll("main section")].map(
     section => [section.id, hiddenSchemes(section)]);
-  const text = await (await fetch("/")).text();
+  const text = await (await fetch("./")).text();
   const page = new DOMParser().parseFromString(text, "text/html");
   for (const part of ["header", "main", "footer"])
     document.querySelector(part).replaceWith(page.querySelector(part));
@@ -69,12 +69,12 @@ async function renew() {
 async function look() {
   await begun;
   try {
-    const now = await (await fetch("/now")).json();
+    const now = await (await fetch("now")).json();
     show(now);
     if (String(now.stored) !== place.dataset.stored) await renew();
     if (now.over) {
       standing.textContent += ` ${ended}`;
-      await fetch("/seen");
+      await fetch("seen", { method: "POST" });
     } else {
       setTimeout(look, 1000);
     }

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import re
+import secrets
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from hmac import compare_digest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from string import Template
@@ -44,6 +49,18 @@ from fedpace.training.history import Row
 HERE = "127.0.0.1"
 # Seconds: a page that asked within OPEN is open, and gets FAREWELL to see the end.
 OPEN, FAREWELL = 5.0, 10.0
+# Connections at the same time, and seconds for each.
+MOST, LONGEST = 16, 10.0
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",  # it would tell the token
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+# The policy that the page itself gives.
+POLICY = re.compile(r'"Content-Security-Policy" content="([^"]+)"')
 # Of one line; a screen shows no more.
 MOST_POINTS = 500
 # Devices that are waited for, written out by name.
@@ -74,7 +91,7 @@ class Live(Callback):
     Attributes
     ----------
     url : str
-        Where the page is.
+        Where the page is. It holds a token: who does not know it gets nothing.
     awaited : callable
         Returns the names of the devices that are waited for; none where clients are simulated.
     """
@@ -92,8 +109,9 @@ class Live(Callback):
         self._asked, self._seen = -math.inf, threading.Event()
         self._making = threading.Lock()
         self.page()  # says now which package is missing
-        self._server = _Server((HERE, 0), _answering(self))
-        self.url = f"http://{HERE}:{self._server.server_port}/"
+        token = secrets.token_urlsafe(16)
+        self._server = _Server((HERE, 0), _answering(self, token))
+        self.url = f"http://{HERE}:{self._server.server_port}/{token}/"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def __enter__(self) -> Live:
@@ -230,42 +248,92 @@ def _points(name: str, run: _Going) -> list[dict[str, Any]]:
 
 
 class _Server(ThreadingHTTPServer):
-    """Answer each browser in a thread of its own; a closed connection is not an error."""
+    """Answer each browser in a thread of its own: at most `MOST` at once, each for `LONGEST` s."""
 
     daemon_threads = True
 
+    def __init__(self, *where: Any) -> None:
+        self._open: dict[Any, float] = {}
+        super().__init__(*where)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002
+        """Take no more connections than `MOST`; the others are closed."""
+        if len(self._open) >= MOST:
+            return False
+        self._open[request] = time.monotonic()
+        return True
+
+    def service_actions(self) -> None:
+        """End connections that last too long: twice a second, and after each new one."""
+        for request, since in self._open.copy().items():
+            if time.monotonic() - since > LONGEST:
+                with contextlib.suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        self._open.pop(request, None)
+        super().shutdown_request(request)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print the error, unless the browser has gone away."""
-        if not isinstance(sys.exception(), ConnectionError):
+        if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
 
-def _answering(live: Live) -> type[BaseHTTPRequestHandler]:
+def _answering(live: Live, token: str) -> type[BaseHTTPRequestHandler]:
     """Return the request handler: the page, its news, and nothing else."""
 
     class Answering(BaseHTTPRequestHandler):
+        timeout = LONGEST  # without a byte
+
         def do_GET(self) -> None:
-            host = self.headers.get("Host", "").rpartition(":")[0]
-            if host not in (HERE, "localhost"):  # a page from elsewhere that poses as ours
-                self.send_error(403)
-            elif self.path == "/":
-                self._send(live.page(), "text/html")
-            elif self.path == "/now":
+            if self._is_refused():
+                self._send("", "text/plain", 403)
+            elif self._asks("/"):
+                page = live.page()
+                self._send(page, "text/html", policy=POLICY.findall(page)[0])
+            elif self._asks("/now"):
                 self._send(json.dumps(live.now(), allow_nan=False), "application/json")
-            elif self.path == "/seen":
+            else:
+                self._send("", "text/plain", 404)
+
+        def do_POST(self) -> None:
+            if self._is_refused() or not self._asks("/seen"):
+                self._send("", "text/plain", 403)
+            else:
                 self._send("", "text/plain")
                 live.seen()
-            else:
-                self.send_error(404)
 
-        def _send(self, text: str, kind: str) -> None:
+        def _is_refused(self) -> bool:
+            """Tell whether the request is that of a page from elsewhere, or poses as ours."""
+            host = self.headers.get("Host", "").rpartition(":")[0]
+            site = self.headers.get("Sec-Fetch-Site", "none")
+            return host not in (HERE, "localhost") or site not in ("none", "same-origin")
+
+        def _asks(self, path: str) -> bool:
+            return compare_digest(self.path.encode(), f"/{token}{path}".encode())
+
+        def _send(
+            self, text: str, kind: str, status: int = 200, policy: str = "default-src 'none'"
+        ) -> None:
             contents = text.encode()
-            self.send_response(200)
+            self.send_response(status)
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
             self.send_header("Content-Length", str(len(contents)))
-            self.send_header("Cache-Control", "no-store")
+            self.send_header("Content-Security-Policy", f"{policy}; frame-ancestors 'none'")
+            for name, value in HEADERS.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(contents)
+
+        def send_error(self, code: int, *_: object, **__: object) -> None:
+            """Answer what is no request, with nothing but its status."""
+            self._send("", "text/plain", code)
+
+        def version_string(self) -> str:
+            """Say no versions."""
+            return "fedpace"
 
         def log_message(self, *_: object) -> None:
             """Keep silent."""
