@@ -6,12 +6,13 @@ import json
 import re
 import subprocess
 import urllib.request
+from collections.abc import Mapping
 from typing import Any
 
 
-def asked(url: str, *, post: bool = False, **headers: str) -> Any:
+def asked(url: str, headers: Mapping[str, str] = {}, *, post: bool = False) -> Any:
     method = "POST" if post else "GET"
-    request = urllib.request.Request(url, headers=headers, method=method)
+    request = urllib.request.Request(url, headers=dict(headers), method=method)
     with urllib.request.urlopen(request, timeout=30) as answer:
         text = answer.read().decode()
     return (

@@ -97,10 +97,11 @@ def test_the_page_grows_in_a_browser_while_runs_are_done(browser: Any, tmp_path:
     assert browser.get_log("browser") == []
 
 
-def refusal(url: str, *, post: bool = False, **headers: str) -> int:
+def refusal(url: str, *, post: bool = False, site: str = "none", **headers: str) -> int:
     """Return the status of a request that is refused."""
+    headers |= {"Sec-Fetch-Site": site}
     with pytest.raises(urllib.error.HTTPError) as error:
-        asked(url, post=post, **headers)
+        asked(url, headers, post=post)
     with error.value as answer:
         assert answer.read() == b""
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
@@ -127,11 +128,11 @@ def test_commands_of_other_sites_are_not_obeyed(tmp_path: Path) -> None:
         seen = live.url + "seen"
         bare = live.url.rstrip("/").rpartition("/")[0]
         assert refusal(seen) == 404  # as an image of another page asks
-        assert refusal(seen, post=True, **{"Sec-Fetch-Site": "cross-site"}) == 403
+        assert refusal(seen, post=True, site="cross-site") == 403
         assert refusal(f"{bare}/seen", post=True) == 403
-        assert refusal(live.url, **{"Sec-Fetch-Site": "same-site"}) == 403
+        assert refusal(live.url, site="same-site") == 403
         assert not live._seen.is_set()
-        asked(seen, post=True, **{"Sec-Fetch-Site": "same-origin"})
+        asked(seen, {"Sec-Fetch-Site": "same-origin"}, post=True)
         assert live._seen.is_set()
 
 
