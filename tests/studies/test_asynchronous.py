@@ -8,7 +8,7 @@ import pytest
 
 from fedpace.errors import InputError
 from fedpace.profile import Profile
-from fedpace.registry import method_names
+from fedpace.registry import METHODS, method_names
 from fedpace.report.setups import setups_of
 from fedpace.samplers.build import sampler_for
 from fedpace.samplers.solve import Shares
@@ -28,7 +28,7 @@ def test_every_scheme_runs_and_is_the_same_every_time(scheme: str, tmp_path: Pat
     np.testing.assert_array_equal(one.state.parameters, other.state.parameters)
     rows = one.history.rows[1:]
     if scheme != "pisces":  # which steps at a pace of its own
-        buffer = 1 if scheme == "fedasync" else 2
+        buffer = METHODS[scheme].buffer or 2
         assert {row.clients.size + row.missing.size for row in rows} == {buffer}
     assert all(row.versions.size == row.clients.size == row.began.size for row in rows)
 
