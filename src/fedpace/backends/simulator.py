@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -84,26 +84,27 @@ class _Underway(NamedTuple):
         """The reply of its clients, once trained."""
         assert self.trained is not None
         updates, norms = self.trained
-        return Reply(self.task.clients, updates, self.seconds, norms)
+        steps = NO_CLIENTS if self.task.local_steps is None else self.task.local_steps
+        return Reply(self.task.clients, updates, self.seconds, norms, local_steps=steps)
 
     def part(self, chosen: NDArray[np.bool_]) -> _Underway:
         """Return the task of some of the clients."""
         if chosen.all():
             return self
-        task = self.task._replace(clients=self.task.clients[chosen])
         trained = self.trained and LocalUpdates(*(each[chosen] for each in self.trained))
-        return _Underway(task, self.seconds[chosen], trained)
+        return _Underway(self.task.part(chosen), self.seconds[chosen], trained)
 
 
 class SimulatedClock(BaseBackend):
     """Keep tasks until their simulated time has come; a subclass trains.
 
-    `times` are how long each client takes and when it is present; `times_known` is whether the
-    server knows the usual ones, or must learn them.
+    `times` are how long each client takes for `reference_steps` local steps, and when it is
+    present; `times_known` is whether the server knows the usual ones, or must learn them.
     """
 
     times: BaseTimes
     times_known: bool
+    reference_steps: int | None = None
 
     def __init__(self) -> None:
         self._underway: list[_Underway] = []
@@ -114,7 +115,23 @@ class SimulatedClock(BaseBackend):
     @property
     def usual_times(self) -> FloatArray | None:
         """Current t_i without noise and drift, if the server knows them."""
-        return self.times.usual_at(self._asked) if self.times_known else None
+        if not self.times_known:
+            return None
+        usual = self.times.usual_at(self._asked)
+        if self.local_steps == self._reference:
+            return usual
+        return usual * self._factor(self.times.computing, self.local_steps)
+
+    @property
+    def usual_computing(self) -> FloatArray | None:
+        """The share of the usual times that is computing, if the server knows them."""
+        if not self.times_known:
+            return None
+        shares = np.broadcast_to(self.times.computing, self.times.usual.size)
+        if self.local_steps == self._reference:
+            return shares
+        rest = (1 - shares) / self._factor(shares, self.local_steps)
+        return np.asarray(1 - rest)
 
     def client_losses(self, task: Task) -> ClientLosses:  # noqa: ARG002
         """Return the losses of a task's model on the samples of its clients."""
@@ -134,8 +151,7 @@ class SimulatedClock(BaseBackend):
         """Send a task: its clients begin now."""
         busy = self._underway or self._gone
         self._now = max(self._now, task.seconds) if busy else task.seconds
-        times = self.times.at(task.seconds, task.clients, round_index=task.round_index)
-        seconds, lost = self._end_times(task, times)
+        seconds, lost = self._end_times(task, self._times(task))
         every = _Underway(task, seconds)
         if lost.any():
             self._gone.append(every.part(lost))
@@ -190,6 +206,24 @@ class SimulatedClock(BaseBackend):
         found = self.client_losses(underway.task)
         return underway.reply._replace(losses=found.mean, rms_losses=np.sqrt(found.square))
 
+    def _times(self, task: Task) -> FloatArray:
+        """Return the seconds that a task takes: computing grows with the local steps."""
+        clients, index = task.clients, task.round_index
+        times = self.times.at(task.seconds, clients, round_index=index)
+        steps = self.local_steps if task.local_steps is None else task.local_steps
+        if steps is None or np.all(steps == self._reference):
+            return times
+        return times * self._factor(self.times.computing_of(clients, round_index=index), steps)
+
+    @property
+    def _reference(self) -> int | None:
+        return self.local_steps if self.reference_steps is None else self.reference_steps
+
+    def _factor(self, shares: FloatArray | float, steps: IntArray | int | None) -> FloatArray:
+        """Return how much longer than usual a task takes, with these shares of computing."""
+        parts = 1.0 if steps is None else steps / np.float64(self._reference or 1)
+        return np.asarray(1 + shares * (parts - 1))
+
     def _end_times(self, task: Task, times: FloatArray) -> tuple[FloatArray, NDArray[np.bool_]]:
         """Return when each client ends, and which bring no reply: they left, or were too late."""
         stays = self.times.leaves(task.seconds, task.clients)
@@ -231,9 +265,11 @@ class Simulator(DataHolder, SimulatedClock):
     seeds : Seeds
         A client's batches in a round depend on these only, not on the other clients drawn.
     local_steps, batch, weight_decay, clip, optimiser, proximal
-        E, and the rest of `LocalSteps`.
+        E of tasks that do not say, and the rest of `LocalSteps`.
     privacy : Privacy, optional
         Clips updates and adds noise.
+    reference_steps : int ≥ 1, optional
+        The local steps that `times` are for; by default `local_steps`.
     """
 
     data: Split
@@ -248,6 +284,7 @@ class Simulator(DataHolder, SimulatedClock):
     proximal: float = 0.0
     times_known: bool = True
     privacy: Privacy | None = None
+    reference_steps: int | None = None
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -266,24 +303,41 @@ class Simulator(DataHolder, SimulatedClock):
         return self.model.initial(self.seeds.stream("init"))
 
     def train_task(self, task: Task) -> LocalUpdates:
-        """Run E local steps of every client of the task."""
-        rows = self._batches(task.round_index, task.clients)
+        """Run the local steps of every client of the task."""
+        if task.local_steps is not None:
+            return self.train_tasks([task])[0]
+        rounds = np.full(task.clients.size, task.round_index)
+        rows = self._batches(rounds, task.clients, self.local_steps)
         found = self._train_rows(rows, task.parameters, task.learning_rate)
         return self._release(found, task)
 
     def train_tasks(self, tasks: Sequence[Task]) -> list[LocalUpdates]:
-        """Run E local steps of every client of these tasks, on stacked arrays."""
-        if len(tasks) < 2:
+        """Run the local steps of every client of these tasks, on stacked arrays.
+
+        Clients with the same number of steps train together.
+        """
+        if len(tasks) < 2 and all(task.local_steps is None for task in tasks):
             return [self.train_task(task) for task in tasks]
         counts = [task.clients.size for task in tasks]
-        rows = [self._batches(task.round_index, task.clients) for task in tasks]
+        steps = np.concatenate([self._steps_of(task) for task in tasks])
         models = np.repeat(np.array([task.parameters for task in tasks]), counts, axis=0)
         rates = np.repeat([task.learning_rate for task in tasks], counts)
-        found = self._train_rows(np.concatenate(rows, axis=1), models, rates)
+        rounds = np.repeat([task.round_index for task in tasks], counts)
+        clients = np.concatenate([task.clients for task in tasks])
+        updates, norms = np.empty(models.shape), np.empty(clients.size)
+        for count in np.unique(steps).tolist():
+            alike = steps == count
+            rows = self._batches(rounds[alike], clients[alike], count)
+            found = self._train_rows(rows, models[alike], rates[alike])
+            updates[alike], norms[alike] = found
         ends = np.cumsum(counts)[:-1]
-        parts = [np.split(each, ends) for each in found]
+        parts = np.split(updates, ends), np.split(norms, ends)
         each_trained = [LocalUpdates(*each) for each in zip(*parts, strict=True)]
         return [self._release(*each) for each in zip(each_trained, tasks, strict=True)]
+
+    def _steps_of(self, task: Task) -> IntArray:
+        steps = task.local_steps
+        return np.full(task.clients.size, self.local_steps) if steps is None else steps
 
     def _release(self, trained: LocalUpdates, task: Task) -> LocalUpdates:
         """Return the updates that the clients send."""
@@ -294,15 +348,17 @@ class Simulator(DataHolder, SimulatedClock):
             self.privacy.release(update, rng)
             for update, rng in zip(trained.updates, streams, strict=True)
         ]
-        steps, rate = self.local_steps, task.learning_rate
-        norms = [self.privacy.released_norm(each, steps=steps, rate=rate) for each in updates]
+        norms = [
+            self.privacy.released_norm(update, steps=steps, rate=task.learning_rate)
+            for update, steps in zip(updates, self._steps_of(task).tolist(), strict=True)
+        ]
         return LocalUpdates(np.array(updates), np.array(norms))
 
     def _train_rows(
         self, rows: NDArray[np.int64], parameters: FloatArray, rate: float | FloatArray
     ) -> LocalUpdates:
         x, y = self._train_x, self.data.train.y
-        return self.steps.train(self.model, parameters, x, y, rows, rate)
+        return replace(self.steps, count=len(rows)).train(self.model, parameters, x, y, rows, rate)
 
     def client_losses(self, task: Task) -> ClientLosses:
         """Return the losses of a task's model on all samples of its clients."""
@@ -339,14 +395,13 @@ class Simulator(DataHolder, SimulatedClock):
         slow[np.argsort(-usual, kind="stable")[: math.ceil(SLOW * usual.size)]] = True
         return np.repeat(slow, sizes)
 
-    def _batches(self, round_index: int, clients: IntArray) -> NDArray[np.int64]:
-        """Return the rows of x that each client uses in each step, (E, m, batch)."""
-        offsets = self.data.train.offsets
-        steps = self.steps
-        rows = np.empty((steps.count, clients.size, steps.batch), dtype=np.int64)
-        for i, client in enumerate(clients.tolist()):
+    def _batches(self, rounds: IntArray, clients: IntArray, count: int) -> NDArray[np.int64]:
+        """Return the rows of x that each client uses in each of `count` steps, (E, m, batch)."""
+        offsets, steps = self.data.train.offsets, replace(self.steps, count=count)
+        rows = np.empty((count, clients.size, steps.batch), dtype=np.int64)
+        for i, (index, client) in enumerate(zip(rounds.tolist(), clients.tolist(), strict=True)):
             first, end = offsets[client : client + 2].tolist()
-            rows[:, i] = steps.rows(self.seeds, round_index, client, first, end)
+            rows[:, i] = steps.rows(self.seeds, index, client, first, end)
         return rows
 
     def _evaluate_clients(self, task: Task, shards: Shards, samples: int | None) -> ClientLosses:

@@ -283,7 +283,7 @@ def _check_reply(reply: Reply, asked: IntArray, size: int) -> None:
     for name in ("seconds", "grad_norms"):
         column = getattr(reply, name)
         _require(column.shape == (count,), f"{name} must be one per client, got {column.shape}")
-    for name in ("losses", "computing_seconds", "bytes_down", "bytes_up"):
+    for name in ("losses", "computing_seconds", "bytes_down", "bytes_up", "local_steps"):
         column = getattr(reply, name)
         _require(column.size in (0, count), f"{name} must be one per client or none")
     _require(bool((reply.seconds >= 0).all()), "seconds must be at least 0")

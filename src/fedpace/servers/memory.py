@@ -93,6 +93,7 @@ class Memory(BaseServer):
         if beta:
             step = self._add_memory(step, beta, state, updates)
         rate = updates.learning_rate if updates.step_rate is None else updates.step_rate
+        rate *= updates.mean_steps
         return updates.parameters + rate * step, self._remember(state, updates, before, latest)
 
     def _add_memory(

@@ -35,7 +35,7 @@ from fedpace.servers.untrained import keep_buffers
 from fedpace.studies.own import GROUP, own_model, own_split
 from fedpace.studies.study import ImagesSection, OwnSection, Study, SyntheticSection
 from fedpace.times.availability import check_availability, with_availability
-from fedpace.times.distributions import FLASH, usual_times
+from fedpace.times.distributions import FLASH, DeviceTimes, device_times
 from fedpace.times.links import FLASH as LINKS
 from fedpace.times.links import linked
 from fedpace.times.round_times import BaseTimes, Steady, Varying
@@ -52,7 +52,7 @@ PIXELS = 28 * 28
 # Kinds of data that come with fedpace.
 KINDS = "synthetic, mnist or emnist-lower"
 # Fields of the training section for clients.
-LOCAL = {"local_steps", "batch", "weight_decay", "clip", "optimiser", "proximal"}
+LOCAL = {"batch", "weight_decay", "clip", "optimiser", "proximal"}
 # Fields of the devices section for varying times.
 VARIATION = {"noise", "drift", "period", "busy", "busy_factor", "spell"}
 SCHEDULES: dict[str, Callable[..., schedules.Schedule]] = {
@@ -206,9 +206,9 @@ def simulator(study: Study, seed: int) -> Simulator:
     """Build the backend of a run: all schemes of a seed share data, initial model and times."""
     seeds = Seeds(seed)
     data = split(study, seed)
-    usual = drawn_times(study, study.devices.times, seeds, train=data.train)
+    drawn = drawn_devices(study, study.devices.times, seeds, train=data.train)
     local = study.training.model_dump(include=LOCAL)
-    times, known = round_times(study, usual, seeds), study.devices.known
+    times, known = round_times(study, drawn, seeds), study.devices.known
     return Simulator(
         data,
         model(study, data),
@@ -216,6 +216,8 @@ def simulator(study: Study, seed: int) -> Simulator:
         seeds,
         times_known=known,
         privacy=None if study.privacy is None else study.privacy.made,
+        local_steps=study.training.local_steps,
+        reference_steps=study.reference_steps,
         **local,
     )
 
@@ -224,15 +226,25 @@ def drawn_times(
     study: Study, spec: str, seeds: Seeds, *, train: Shards | None = None
 ) -> FloatArray:
     """Draw the clients' usual times; those that depend on their data need `train`."""
+    return drawn_devices(study, spec, seeds, train=train).seconds
+
+
+def drawn_devices(
+    study: Study, spec: str, seeds: Seeds, *, train: Shards | None = None
+) -> DeviceTimes:
+    """Draw the clients' usual times, and the share of them that is computing."""
+    share = study.devices.compute
     work = study.devices.model_dump(include={"samples", "megabits", "correlation"})
+    work["computing"] = share
     rng = seeds.stream("times")
     if spec.startswith(GIVEN):
         seconds = positive_column("times", find(spec, {}, argument="times", group=GROUP))
-        return one_per_client("times", seconds, client_count(study) if train is None else train.n)
+        n = client_count(study) if train is None else train.n
+        return DeviceTimes(one_per_client("times", seconds, n), np.full(n, share))
     if train is None:
-        return usual_times(spec, np.ones(client_count(study), dtype=np.int64), rng, **work)
+        return device_times(spec, np.ones(client_count(study), dtype=np.int64), rng, **work)
     labels = train.common_labels if "by-label" in spec else None
-    return usual_times(spec, train.sizes, rng, labels=labels, **work)
+    return device_times(spec, train.sizes, rng, labels=labels, **work)
 
 
 def split(study: Study, seed: int) -> Split:
@@ -320,12 +332,15 @@ def model_of(study: Study) -> BaseModel:
     return _model(study, section.features if isinstance(section, SyntheticSection) else PIXELS)
 
 
-def round_times(study: Study, usual: FloatArray, seeds: Seeds) -> BaseTimes:
+def round_times(study: Study, drawn: DeviceTimes, seeds: Seeds) -> BaseTimes:
     """Return the times of clients, steady or varying, and their availability."""
     devices = study.devices
     varying = devices.noise or devices.drift or devices.busy
     variation = devices.model_dump(include=VARIATION)
-    times: BaseTimes = Varying(usual, seeds, **variation) if varying else Steady(usual)
+    usual, share = drawn
+    times: BaseTimes = Steady(usual, share)
+    if varying:
+        times = Varying(usual, seeds, computing=share, **variation)
     if devices.times.endswith(FLASH):
         work = devices.model_dump(include={"samples", "megabits"})
         times = linked(times, seeds.stream("times"), seeds, **work)

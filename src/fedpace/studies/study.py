@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 from fedpace.backends.privacy import DELTA, Privacy
 from fedpace.errors import InputError, nearest
 from fedpace.times.availability import ALWAYS
+from fedpace.times.round_times import COMPUTING
 from fedpace.times.traces import MEGABITS, SAMPLES
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -133,6 +134,10 @@ class DevicesSection(_Section):
     per round; other times do not depend on them. Unless times are `known`, the server learns them
     as it trains. `period` and `spell` are in seconds.
 
+    Times are those of `reference_steps` local steps, by default of as many as clients take. With
+    another number, the part of a time that is computing grows in proportion: as a trace has it, or
+    the share `compute` of other times.
+
     `correlation` assigns the same times by sample counts: 1 the longest to the largest clients,
     −1 the shortest, 0 in random order. `availability` is always, markov:ON:OFF, daily:SHARE:PERIOD
     file:PATH or file.py:name: see fedpace.times.availability.
@@ -141,6 +146,8 @@ class DevicesSection(_Section):
     times: str = "exponential:1"
     samples: Positive = SAMPLES
     megabits: Positive = MEGABITS
+    compute: Annotated[float, Field(ge=0, le=1)] = COMPUTING
+    reference_steps: Count | None = None
     known: bool = True
     correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
     availability: str = ALWAYS
@@ -337,6 +344,11 @@ class Study(_Section):
                 "training.take and training.deadline to none"
             )
         return self
+
+    @property
+    def reference_steps(self) -> int:
+        """The local steps that the devices' times are for."""
+        return self.devices.reference_steps or self.training.local_steps
 
     @property
     def measures_accuracy(self) -> bool:

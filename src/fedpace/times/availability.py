@@ -77,6 +77,15 @@ class ComingAndGoing(BaseTimes):
         """Return the usual times at `seconds`."""
         return self.times.usual_at(seconds)
 
+    @property
+    def computing(self) -> FloatArray | float:
+        """The share of the usual times that is computing."""
+        return self.times.computing
+
+    def computing_of(self, clients: IntArray, *, round_index: int) -> FloatArray:
+        """Return the share of computing in the times of these clients' tasks."""
+        return self.times.computing_of(clients, round_index=round_index)
+
     def at(self, seconds: float, clients: IntArray, *, round_index: int) -> FloatArray:
         """Return how long these clients take, if they stay."""
         return self.times.at(seconds, clients, round_index=round_index)

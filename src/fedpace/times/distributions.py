@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
@@ -11,7 +12,8 @@ from scipy.special import ndtri
 from fedpace.checks import FloatArray, IntArray, positive_column
 from fedpace.errors import InputError, nearest
 from fedpace.times.links import flash_devices
-from fedpace.times.traces import MEGABITS, SAMPLES, trace_times
+from fedpace.times.round_times import COMPUTING
+from fedpace.times.traces import MEGABITS, SAMPLES, trace_seconds
 
 # The parameters that follow each distribution's name.
 DISTRIBUTIONS = {
@@ -76,27 +78,55 @@ def usual_times(
     >>> bool(fast < slow)
     True
     """
+    work = {"samples": samples, "megabits": megabits, "correlation": correlation}
+    return device_times(spec, sizes, rng, labels=labels, **work).seconds
+
+
+class DeviceTimes(NamedTuple):
+    """The usual seconds of each client, and the share of them that is computing."""
+
+    seconds: FloatArray
+    computing: FloatArray
+
+
+def device_times(
+    spec: str,
+    sizes: IntArray,
+    rng: np.random.Generator,
+    *,
+    labels: IntArray | None = None,
+    samples: float = SAMPLES,
+    megabits: float = MEGABITS,
+    correlation: float = 0.0,
+    computing: float = COMPUTING,
+) -> DeviceTimes:
+    """Return `usual_times`, and the share of computing: of a trace its own, else `computing`.
+
+    >>> device_times("constant:2", np.array([5]), np.random.default_rng(0), computing=0.5)
+    DeviceTimes(seconds=array([2.]), computing=array([0.5]))
+    """
+    work: dict[str, Any] = {"samples": samples, "megabits": megabits, "computing": computing}
     if correlation:
-        drawn = usual_times(spec, sizes, rng, labels=labels, samples=samples, megabits=megabits)
-        return _assign(drawn, _by_size(sizes, correlation, rng))
+        times = device_times(spec, sizes, rng, labels=labels, **work)
+        return _assign(times, _by_size(sizes, correlation, rng))
     name, _, rest = spec.partition(":")
     if name not in DISTRIBUTIONS:
         raise InputError(
             f"times must be a known distribution, got '{spec}'; {nearest(name, DISTRIBUTIONS)}"
         )
     n = len(sizes)
-    if name == "file":
-        return _from_file(Path(rest), n)
     if name in ORDERS:
         clients = _fastest_first(name, sizes, labels)
-        drawn = usual_times(rest, sizes, rng, labels=labels, samples=samples, megabits=megabits)
-        return _assign(drawn, clients)
+        return _assign(device_times(rest, sizes, rng, labels=labels, **work), clients)
     if spec == FLASH:
-        return flash_devices(n, rng, samples=samples, megabits=megabits)[0]
+        seconds, compute, _speeds = flash_devices(n, rng, samples=samples, megabits=megabits)
+        return DeviceTimes(seconds, compute / seconds)
     if name == "trace":
-        return positive_column(
-            "times", trace_times(rest, n, rng, samples=samples, megabits=megabits)
-        )
+        compute, link = trace_seconds(rest, n, rng, samples=samples, megabits=megabits)
+        seconds = positive_column("times", compute + link)
+        return DeviceTimes(seconds, compute / seconds)
+    if name == "file":
+        return DeviceTimes(_from_file(Path(rest), n), np.full(n, computing))
     values = _parameters(spec, name, rest)
     if name == "constant":
         drawn = np.full(n, values[0])
@@ -106,14 +136,15 @@ def usual_times(
         drawn = rng.exponential(values[0], n)
     else:
         drawn = values[0] * rng.lognormal(0.0, values[1], n)
-    return positive_column("times", drawn)
+    return DeviceTimes(positive_column("times", drawn), np.full(n, computing))
 
 
-def _assign(times: FloatArray, clients: IntArray) -> FloatArray:
+def _assign(times: DeviceTimes, clients: IntArray) -> DeviceTimes:
     """Return the same times, the shortest for the first of these clients."""
-    ordered = np.empty(times.size)
-    ordered[clients] = np.sort(times)
-    return ordered
+    by_speed = np.argsort(times.seconds, kind="stable")
+    seconds, computing = np.empty((2, clients.size))
+    seconds[clients], computing[clients] = times.seconds[by_speed], times.computing[by_speed]
+    return DeviceTimes(seconds, computing)
 
 
 def _by_size(sizes: IntArray, correlation: float, rng: np.random.Generator) -> IntArray:

@@ -56,13 +56,30 @@ class Linked(BaseTimes):
 
     def at(self, seconds: float, clients: IntArray, *, round_index: int) -> FloatArray:
         """Return the times of these clients."""
+        compute, means = self.compute[clients], self.speeds[clients, ::2]
+        ratio = compute + self._drawn_link(clients, round_index)
+        ratio /= compute + link_seconds(means, self.megabits)
+        return self.times.at(seconds, clients, round_index=round_index) * ratio
+
+    @property
+    def computing(self) -> FloatArray:
+        """The share of computing with the usual links."""
+        shares: FloatArray = self.compute / (
+            self.compute + link_seconds(self.speeds[:, ::2], self.megabits)
+        )
+        return shares
+
+    def computing_of(self, clients: IntArray, *, round_index: int) -> FloatArray:
+        """Return the share of computing with the links as drawn."""
+        compute = self.compute[clients]
+        shares: FloatArray = compute / (compute + self._drawn_link(clients, round_index))
+        return shares
+
+    def _drawn_link(self, clients: IntArray, round_index: int) -> FloatArray:
         z = [self.seeds.stream("link", round_index, i).standard_normal(2) for i in clients.tolist()]
         means, sigmas = self.speeds[clients, ::2], self.speeds[clients, 1::2]
         drawn = np.maximum(means + sigmas * np.reshape(z, (-1, 2)), SLOWEST * means)
-        compute = self.compute[clients]
-        ratio = compute + link_seconds(drawn, self.megabits)
-        ratio /= compute + link_seconds(means, self.megabits)
-        return self.times.at(seconds, clients, round_index=round_index) * ratio
+        return link_seconds(drawn, self.megabits)
 
     def present(self, seconds: float) -> Presence:
         """Return which clients are available."""

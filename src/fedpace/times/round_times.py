@@ -25,6 +25,8 @@ class Presence(NamedTuple):
 
 
 EVERYONE = Presence()
+# Share of computing where times do not say: FedScale's devices with the defaults of a study.
+COMPUTING = 0.9
 
 
 class RoundTimes(Protocol):
@@ -55,6 +57,19 @@ class BaseTimes:
         """Return the usual times at `seconds`, for clients whose times change for good."""
         return self.usual
 
+    @default_property
+    def computing(self) -> FloatArray | float:
+        """The share of the usual times that is computing, for all or for each client.
+
+        It grows with the local steps; the rest, the link and whatever is fixed, does not.
+        """
+        return COMPUTING
+
+    def computing_of(self, clients: IntArray, *, round_index: int) -> FloatArray:  # noqa: ARG002
+        """Return the share of computing in the times of these clients' tasks."""
+        shares: FloatArray = np.broadcast_to(self.computing, self.usual.size)[clients]
+        return shares
+
     def present(self, seconds: float) -> Presence:  # noqa: ARG002
         """Return who is available at `seconds`, or the first to come and the wait for them."""
         return EVERYONE
@@ -78,6 +93,7 @@ class Steady(BaseTimes):
     """
 
     usual: FloatArray
+    computing: FloatArray | float = COMPUTING
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "usual", positive_column("times", self.usual))
@@ -109,6 +125,8 @@ class Varying(BaseTimes):
         Share of its spells in which a client is busy, and how much slower it is then.
     spell : float > 0
         Seconds that a client stays busy, or free.
+    computing : float or array of N, in [0, 1]
+        Share of the usual times that grows with the local steps.
 
     Examples
     --------
@@ -125,6 +143,7 @@ class Varying(BaseTimes):
     busy: float = 0.0
     busy_factor: float = 10.0
     spell: float = 10.0
+    computing: FloatArray | float = COMPUTING
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "usual", positive_column("times", self.usual))

@@ -65,15 +65,22 @@ def trace_times(
     >>> bool(np.allclose(times(20, 2), 2 * times(10, 1)))
     True
     """
+    compute, link = trace_seconds(name, n, rng, samples=samples, megabits=megabits)
+    times: FloatArray = compute + link
+    return times
+
+
+def trace_seconds(
+    name: str, n: int, rng: np.random.Generator, *, samples: float, megabits: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return the two terms of `trace_times`: the seconds of computing, and of the link."""
     for argument, value in (("samples", samples), ("megabits", megabits)):
         if not 0 < value < np.inf:
             raise InputError(f"{argument} must be positive, got {value}; give those of a round")
     devices = trace_devices(name)
     drawn = devices[rng.choice(len(devices), n, replace=n > len(devices))]
-    times: FloatArray = (
-        FORWARD_AND_BACKWARD * samples * drawn[:, 0] / 1000 + 1000 * megabits / drawn[:, 1]
-    )
-    return times
+    compute = FORWARD_AND_BACKWARD * samples * drawn[:, 0] / 1000
+    return compute, 1000 * megabits / drawn[:, 1]
 
 
 def trace_devices(name: str) -> FloatArray:

@@ -203,14 +203,16 @@ class AsynchronousTraining(Training):
         self._late.pop(client, None)
         self._held.pop(client, None)
         self.state = state._replace(owed=owed, sent=state.sent + 1)
+        clients = np.array([client])
         return Task(
-            np.array([client]),
+            clients,
             sent.model,
             state.sent,
             rate,
             self._clock,
             version=state.round,
             losses=self.sampler.reads_losses,
+            local_steps=self._plan.steps_of(clients),
         )
 
     def _present(self, context: SamplerContext) -> NDArray[np.bool_] | None:

@@ -26,7 +26,8 @@ class Task(NamedTuple):
     when the task is sent. The task ends when `take` clients have answered, or after `deadline`
     seconds; later replies are discarded. With `losses`, clients also report the loss of the model
     that they received. In asynchronous training `round_index` counts tasks, and `version` is the
-    number of server steps that the model has taken; it is −1 in rounds.
+    number of server steps that the model has taken; it is −1 in rounds. `local_steps` are those
+    that each client is to take; None for as many as the backend is configured for.
     """
 
     clients: IntArray
@@ -38,6 +39,12 @@ class Task(NamedTuple):
     take: int | None = None
     deadline: float | None = None
     losses: bool = False
+    local_steps: IntArray | None = None
+
+    def part(self, chosen: NDArray[np.bool_]) -> Task:
+        """Return the task of some of its clients."""
+        steps = None if self.local_steps is None else self.local_steps[chosen]
+        return self._replace(clients=self.clients[chosen], local_steps=steps)
 
 
 class Reply(NamedTuple):
@@ -47,7 +54,8 @@ class Reply(NamedTuple):
     are the root mean square norms of the stochastic gradients over the local steps, which is what
     G_i bounds. The next columns are empty where they are unknown: `losses` F_i(w) of the model that
     was sent, and `rms_losses`, the root mean square over the client's samples; the
-    `computing_seconds` among `seconds`; bytes transferred.
+    `computing_seconds` among `seconds`; bytes transferred; the `local_steps` that were done, where
+    the task asked for a number of them.
 
     A client that was asked and is not among `clients` is missing. `refused` are those whose reply
     arrived but was not accepted. `waited` is the time until the reply was complete, where that is
@@ -65,6 +73,7 @@ class Reply(NamedTuple):
     bytes_down: IntArray = NO_CLIENTS
     bytes_up: IntArray = NO_CLIENTS
     rms_losses: FloatArray = NO_VALUES
+    local_steps: IntArray = NO_CLIENTS
     refused: IntArray = NO_CLIENTS
     waited: float | None = None
     missing: IntArray = NO_CLIENTS
@@ -141,12 +150,15 @@ class BaseBackend(ABC):
         The share of the rounds that one client may take part in; 1 for no limit.
     trained_entries : array of bool, optional
         Which parameters gradients move; None for all.
+    local_steps : int, optional
+        E where a task does not say; None where only the clients know it.
     """
 
     slow_accuracy: float = math.nan
     asks_to_evaluate: bool = False
     largest_share: float = 1.0
     trained_entries: NDArray[np.bool_] | None = None
+    local_steps: int | None = None
 
     @property
     @abstractmethod
@@ -156,6 +168,11 @@ class BaseBackend(ABC):
     @property
     def usual_times(self) -> FloatArray | None:
         """t_i as known before training, in seconds; None where they must be learned."""
+        return None
+
+    @property
+    def usual_computing(self) -> FloatArray | None:
+        """The share of `usual_times` that is computing; None where it must be learned."""
         return None
 
     @abstractmethod

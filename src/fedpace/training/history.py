@@ -37,6 +37,7 @@ class Row(NamedTuple):
     `sustained_loss` is the mean of the last ten evaluated losses, NaN before there are ten. `tier`
     is that of the draw, −1 for a design without tiers; `why` is a short reason for the design.
     `agreement` is the cosine between each update and the others of its round, for remote clients.
+    `local_steps` are those done by each client, where the sampler chose them.
 
     Costs of the round: `probing_seconds` before the draw, `device_seconds` of all clients together,
     and `wasted_seconds`, the part of these without a reply that counts (candidates, late replies,
@@ -87,6 +88,7 @@ class Row(NamedTuple):
     traffic_up: int = 0
     slow_accuracy: float = math.nan
     left_out: IntArray = NO_CLIENTS
+    local_steps: IntArray = NO_CLIENTS
 
     @property
     def staleness(self) -> IntArray:
@@ -113,7 +115,7 @@ SCALARS = tuple(name for name in Row._fields if name not in LISTS)
 NUMBERS = (*SCALARS, "grad_spread")
 # Columns of clients, and all columns without negative numbers.
 CLIENTS = ("clients", "missing", "refused", "left_out")
-NATURAL = ("round", *CLIENTS)
+NATURAL = ("round", "local_steps", *CLIENTS)
 
 
 def pack_rows(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:

@@ -39,6 +39,9 @@ class SamplerContext(NamedTuple):
     `chance` is uniform in [0, 1) and stays the same for the whole run. `probe(clients)` asks
     clients for the loss of the model, and its time counts; None where clients cannot be asked.
     `rate` is the learning rate of the coming round, NaN where only the clients know it.
+    `local_steps` is E of a task that does not say, None where only the clients know it; `times` are
+    for so many steps, and `computing` is the share of them that grows with E, where it is known
+    beforehand.
     """
 
     weights: FloatArray
@@ -49,6 +52,8 @@ class SamplerContext(NamedTuple):
     chance: float = 0.5
     probe: Callable[..., Probe] | None = None
     rate: float = math.nan
+    local_steps: int | None = None
+    computing: FloatArray | None = None
 
     @property
     def n(self) -> int:
@@ -137,7 +142,8 @@ class Plan(NamedTuple):
     """A design, the profile that it was solved for, and notes to store with the run.
 
     `why` is a short reason for the history. In asynchronous training, `buffer` is the number of
-    updates in a server step; None: as many as clients are at work at once.
+    updates in a server step; None: as many as clients are at work at once. `local_steps` is E for
+    all clients, or one number for each of them; None: as the backend is configured.
     """
 
     design: Design | Dispatch
@@ -145,6 +151,19 @@ class Plan(NamedTuple):
     notes: Mapping[str, Any] = {}
     why: str = ""
     buffer: int | None = None
+    local_steps: int | IntArray | None = None
+
+    def steps_of(self, clients: IntArray) -> IntArray | None:
+        """Return the local steps of these clients; None: as the backend is configured."""
+        if self.local_steps is None:
+            return None
+        steps = np.asarray(self.local_steps, dtype=np.int64)
+        if steps.min(initial=1) < 1 or (steps.ndim and steps.size <= clients.max(initial=-1)):
+            got = f"{self.local_steps!r:.60}; give one number, or one for each client"
+            raise InputError(
+                f"local_steps of a plan must be at least 1 for every client, got {got}"
+            )
+        return steps[clients] if steps.ndim else np.full(clients.size, steps)
 
 
 class Handover(NamedTuple):

@@ -93,6 +93,7 @@ class SynchronousTraining(Training):
             take=self._take if draw.take is None else draw.take,
             deadline=self._deadline,
             losses=self.sampler.reads_losses,
+            local_steps=plan.steps_of(draw.clients),
         )
         expected = self._expected_seconds(plan, context)
         self._drawn = _Drawn(

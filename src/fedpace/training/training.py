@@ -180,6 +180,8 @@ class Training:
             seconds=state.seconds,
             chance=self._chance,
             rate=self._schedule(state.round),
+            local_steps=backend.local_steps,
+            computing=backend.usual_computing,
         )
 
     def _show(self, updates: RoundUpdates) -> None:
@@ -207,6 +209,7 @@ class Training:
             computing_seconds=reply.computing_seconds,
             bytes_down=reply.bytes_down,
             bytes_up=reply.bytes_up,
+            local_steps=reply.local_steps,
             **more,
         )
 

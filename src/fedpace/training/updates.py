@@ -86,15 +86,24 @@ class RoundUpdates(NamedTuple):
 
     @property
     def directions(self) -> FloatArray:
-        """The updates over their learning rates."""
-        directions: FloatArray = self.reply.updates / self.rates[:, None]
+        """The updates over their learning rates: Δ/η, or Δ/(η E) where the sampler chose E."""
+        steps = self.reply.local_steps
+        rates = self.rates * steps if steps.size else self.rates
+        directions: FloatArray = self.reply.updates / rates[:, None]
         return directions
+
+    @property
+    def mean_steps(self) -> float:
+        """The mean of the local steps that the directions are over; 1 where it is Δ/η."""
+        steps = self.reply.local_steps
+        return float(steps.mean()) if steps.size else 1.0
 
     def only(self, selected: NDArray[np.bool_]) -> RoundUpdates:
         """Return some of the replies, by one truth value each."""
         draw, reply, started = self.draw, self.reply, self.started
         draw = draw._replace(clients=draw.clients[selected], weights=draw.weights[selected])
-        reply = reply._replace(clients=reply.clients[selected], updates=reply.updates[selected])
+        names = ("clients", "updates", *(("local_steps",) if reply.local_steps.size else ()))
+        reply = reply._replace(**{name: getattr(reply, name)[selected] for name in names})
         if started is not None:
             models = [model for model, fine in zip(started.models, selected, strict=True) if fine]
             started = Started(started.rates[selected], models, started.versions[selected])
