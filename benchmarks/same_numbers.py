@@ -42,7 +42,8 @@ def load(folder: Path) -> dict[tuple[str, str, int], dict[str, NDArray[Any]]]:
         with np.load(path) as file:
             arrays = dict(file)
         about = json.loads(str(arrays["about"]))
-        found[path.parent.parent.name, about["scheme"], about["seed"]] = arrays
+        _version, _settings, scheme, seed, _own = about["identity"]
+        found[path.parent.parent.name, scheme, seed] = arrays
     return found
 
 
