@@ -27,7 +27,7 @@ from tests.training.fakes import SIZES, small_simulator, task
 
 P = SIZES / SIZES.sum()
 STEPS = np.array([1, 7, 2, 7, 3, 5])
-TRAINING = {"schedule": constant(0.05), "seeds": Seeds(1)}
+TRAINING: dict[str, Any] = {"schedule": constant(0.05), "seeds": Seeds(1)}
 
 
 @dataclass
@@ -80,6 +80,7 @@ def test_only_computing_grows_with_the_steps(share: float) -> None:
     expected = usual * (share * STEPS / 10 + 1 - share)
     np.testing.assert_allclose(backend.collect().seconds, expected)
     fewer = replace(backend, local_steps=5, reference_steps=10)
+    assert fewer.usual_computing is not None and fewer.usual_times is not None
     np.testing.assert_allclose(fewer.usual_times, usual * (1 - share / 2))
     np.testing.assert_allclose(fewer.usual_computing * fewer.usual_times, usual * share / 2)
     assert backend.usual_times is backend.times.usual
@@ -97,7 +98,8 @@ def test_a_link_that_varies_keeps_its_seconds() -> None:
 
 
 def test_directions_are_per_local_step_where_the_sampler_chose_them() -> None:
-    for mode in ({}, {"mode": "asynchronous", "at_once": 2}):
+    modes: list[dict[str, Any]] = [{}, {"mode": "asynchronous", "at_once": 2}]
+    for mode in modes:
         sampler = Steps(STEPS, asynchronous=bool(mode))
         train(small_simulator(), sampler, stop=Stop(rounds=4), **TRAINING, **mode)
         seen = sampler.seen
@@ -145,6 +147,8 @@ def test_a_study_with_fewer_steps_than_its_times_are_for_takes_less_time() -> No
     fifty = simulator(load_study("simulation-1", names), 0)
     five = simulator(load_study("simulation-1", [*names, "training.local_steps=5"]), 0)
     less = simulator(load_study("simulation-1", [names[0], "devices.samples=120"]), 0)
-    np.testing.assert_allclose(five.usual_times, less.usual_times)
-    np.testing.assert_allclose(five.usual_computing, less.usual_computing)
-    assert (five.usual_times < fifty.usual_times).all()
+    times, shares = five.usual_times, five.usual_computing
+    assert times is not None and shares is not None
+    np.testing.assert_allclose(times, less.times.usual)
+    np.testing.assert_allclose(shares, less.times.computing)
+    assert (times < fifty.times.usual).all()
