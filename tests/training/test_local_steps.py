@@ -80,7 +80,8 @@ def test_only_computing_grows_with_the_steps(share: float) -> None:
     expected = usual * (share * STEPS / 10 + 1 - share)
     np.testing.assert_allclose(backend.collect().seconds, expected)
     fewer = replace(backend, local_steps=5, reference_steps=10)
-    assert fewer.usual_computing is not None and fewer.usual_times is not None
+    assert fewer.usual_computing is not None
+    assert fewer.usual_times is not None
     np.testing.assert_allclose(fewer.usual_times, usual * (1 - share / 2))
     np.testing.assert_allclose(fewer.usual_computing * fewer.usual_times, usual * share / 2)
     assert backend.usual_times is backend.times.usual
@@ -148,7 +149,8 @@ def test_a_study_with_fewer_steps_than_its_times_are_for_takes_less_time() -> No
     five = simulator(load_study("simulation-1", [*names, "training.local_steps=5"]), 0)
     less = simulator(load_study("simulation-1", [names[0], "devices.samples=120"]), 0)
     times, shares = five.usual_times, five.usual_computing
-    assert times is not None and shares is not None
+    assert times is not None
+    assert shares is not None
     np.testing.assert_allclose(times, less.times.usual)
     np.testing.assert_allclose(shares, less.times.computing)
     assert (times < fifty.times.usual).all()
