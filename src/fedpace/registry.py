@@ -95,6 +95,7 @@ ENTRIES = (
     Entry("optimal-mean", SCHEME, f"{_SCHEMES}:optimal_mean", _SHARES),
     Entry("optimal-max", SCHEME, f"{_SCHEMES}:optimal_max"),
     Entry("optimal-tiers", SCHEME, f"{_SCHEMES}:optimal_tiers"),
+    Entry("optimal-independent", SCHEME, f"{_SCHEMES}:optimal_independent"),
     Entry(
         "pace",
         SAMPLER,

@@ -9,22 +9,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpace import SCHEMES, Design, InputError, Profile, Tiered, WithReplacement
+from fedpace import SCHEMES, Design, Independent, InputError, Profile, Tiered, WithReplacement
 from fedpace.conformance import check_design
 from fedpace.sampling.schemes import needs_counts_only, scheme_named
 from tests.sampling.fleets import Fleet, extreme_fleets, fleets, random_fleet, ratios
 from tests.sampling.own_design import halves
 
 SAMPLING = [name for name in SCHEMES if name != "full"]
-WITH_REPLACEMENT = [name for name in SAMPLING if name != "optimal-tiers"]
-SOLVED = ["statistical", "optimal-mean", "optimal-max", "optimal-tiers"]
+ONCE = ["optimal-tiers", "optimal-independent"]  # no client twice in a round
+WITH_REPLACEMENT = [name for name in SAMPLING if name not in ONCE]
+SOLVED = ["statistical", "optimal-mean", "optimal-max", *ONCE]
 
 
 def sampling_design(
     name: str, profile: Profile, k: int, cap: float | None = None
-) -> WithReplacement | Tiered:
+) -> WithReplacement | Tiered | Independent:
     design = SCHEMES[name](profile, k, max_weight=cap)
-    assert isinstance(design, WithReplacement | Tiered)
+    assert isinstance(design, WithReplacement | Tiered | Independent)
     return design
 
 
@@ -37,6 +38,7 @@ def test_names_are_those_that_others_rely_on() -> None:
         "optimal-mean",
         "optimal-max",
         "optimal-tiers",
+        "optimal-independent",
     ]
 
 
@@ -79,7 +81,7 @@ def test_every_scheme_with_a_choice_keeps_the_cap(
 ) -> None:
     design = sampling_design(name, Profile(*fleet), k, factor / k)
     # Who is drawn once at most weighs p at least.
-    least = fleet.weights.max() if name == "optimal-tiers" else 0.0
+    least = fleet.weights.max() if name in ONCE else 0.0
     assert design.largest_weight <= max(factor / k, least) * (1 + 1e-9)
 
 

@@ -10,6 +10,7 @@ from fedpace.errors import InputError
 from fedpace.samplers.client_stats import empty_client_stats, estimated_grad_norms, learn
 from fedpace.samplers.pilots import RATIO
 from fedpace.sampling.design import Everyone, WithReplacement
+from fedpace.sampling.independent import Independent
 from fedpace.sampling.schemes import SCHEMES, needs_counts_only
 from fedpace.sampling.tiers import Tiered
 from fedpace.seeds import Seeds
@@ -154,7 +155,7 @@ def test_only_schemes_that_need_to_learn_something_have_pilots(scheme: str) -> N
     learns = scheme in LEARNING
     assert phases == ({"pilot-uniform", "pilot-weighted", "train"} if learns else {"train"})
     assert (RATIO in outcome.notes) == learns
-    kinds = {"full": Everyone, "optimal-tiers": Tiered}
+    kinds = {"full": Everyone, "optimal-tiers": Tiered, "optimal-independent": Independent}
     assert isinstance(outcome.design, kinds.get(scheme, WithReplacement))
     assert outcome.state.ended == "rounds"
 

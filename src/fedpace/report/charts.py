@@ -34,6 +34,7 @@ COLOURS = {
     "optimal-mean": "#E69F00",
     "optimal-max": "#D55E00",
     "optimal-tiers": "#CC79A7",
+    "optimal-independent": "#CC6677",
     "pace": "#0072B2",
     "optimal-mean-no-pilots": "#882255",
     "fedbuff": "#AA4499",
@@ -48,6 +49,7 @@ DASHES = {
     "statistical": [8, 2, 2, 2],
     "optimal-max": [11, 3],
     "optimal-tiers": [9, 2, 2, 2, 2, 2],
+    "optimal-independent": [4, 2],
     "optimal-mean-no-pilots": [2, 2],
 }
 ASYNCHRONOUS_DASH, SOLID = [3, 2], [1, 0]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TITLES = {
     "q": "probability\nper draw",
     "aggregation_weight": "weight\nof a draw",
-    "inclusion": "inclusion\nin its tier",
+    "inclusion": "inclusion\nprobability",
 }
 
 
@@ -147,7 +147,9 @@ def _by_k(
     best: Prediction | None = None,
 ) -> Table:
     schemes = list(dict.fromkeys(row.scheme for row in rows))
-    table = new_table(title, "K", *(name.replace("-", "-\n") for name in schemes))
+    table = new_table(
+        title, "K", *(name.replace("-", "-\n").replace("indep", "inde-\np") for name in schemes)
+    )
     table.columns[0].justify = "right"
     table.padding = (0, 1, 0, 0)  # for 80 columns
     texts = {

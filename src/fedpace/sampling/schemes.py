@@ -9,6 +9,8 @@ from fedpace.errors import InputError, Named
 from fedpace.lookup import find
 from fedpace.profile import Profile
 from fedpace.sampling.design import BaseDesign, Design, Everyone, WithReplacement
+from fedpace.sampling.independent import Independent
+from fedpace.sampling.solvers.independent import solve_independent
 from fedpace.sampling.solvers.max_time import solve_max_time
 from fedpace.sampling.solvers.mean_time import solve_mean_time
 from fedpace.sampling.solvers.tiers import solve_tiers
@@ -80,6 +82,13 @@ def optimal_tiers(profile: Profile, k: int, *, max_weight: float | None = None) 
     return Tiered(*parts, profile.weights, k=k, solution=solution)
 
 
+def optimal_independent(profile: Profile, k: int, *, max_weight: float | None = None) -> BaseDesign:
+    """Least predicted time if each client takes part by itself: see `solve_independent`."""
+    fleet = (profile.weights, profile.times, profile.grad_norms, profile.beta_over_alpha)
+    solution = solve_independent(*fleet, k, max_weight=max_weight)
+    return Independent(solution.inclusion, profile.weights, k=k, solution=solution)
+
+
 # Entry-point group for schemes and samplers of other packages.
 GROUP = "fedpace.schemes"
 SCHEMES: dict[str, BuiltInScheme] = Named("scheme", {
@@ -90,6 +99,7 @@ SCHEMES: dict[str, BuiltInScheme] = Named("scheme", {
     "optimal-mean": optimal_mean,
     "optimal-max": optimal_max,
     "optimal-tiers": optimal_tiers,
+    "optimal-independent": optimal_independent,
 })  # fmt: skip
 
 

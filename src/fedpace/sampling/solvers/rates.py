@@ -78,7 +78,7 @@ class RateProblem(NamedTuple):
             member = self.member(anchor, below, member)
             return member.misfit
 
-        last = _first_positive(lambda i: misfit(float(fastest[i]), 0.0), self.slots - 1)
+        last = first_positive(lambda i: misfit(float(fastest[i]), 0.0), self.slots - 1)
         anchor = float(fastest[last])
         width = anchor - float(fastest[last - 1]) if last else anchor
         root = falling_root(lambda log: misfit(anchor, math.exp(log)), math.log(width))
@@ -248,7 +248,7 @@ class RateProblem(NamedTuple):
         return floors * least, np.minimum(self.most, (floors + left) * most)
 
 
-def _first_positive(function: Callable[[int], float], last: int) -> int:
+def first_positive(function: Callable[[int], float], last: int) -> int:
     """Return the first of 0 … last where a rising function is positive; at `last` it is."""
     low, high = -1, last
     middle = 0

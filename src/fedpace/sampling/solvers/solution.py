@@ -69,10 +69,12 @@ def residual(
     relative_times: FloatArray,
     c: float,
     floors: FloatArray | None,
+    most: FloatArray | None = None,
 ) -> float:
     """Return the first-order optimality residual of A (S + c), A = Σ q_i times_i.
 
-    A client at its floor counts only as far as it would rather have more.
+    A client at its floor counts only as far as it would rather have more, and one at its `most`
+    as far as it would rather have less.
     """
     ratio = importance / q
     spread = float(ratio @ importance) + c
@@ -82,10 +84,12 @@ def residual(
     if floors is None:
         ratio -= float(q @ ratio)
         return float(q @ np.abs(ratio, out=ratio))
-    free = q > floors * (1 + NOTHING_LEFT)
+    low = q <= floors * (1 + NOTHING_LEFT)
+    high = np.zeros_like(low) if most is None else q >= most * (1 - NOTHING_LEFT)
+    free = ~(low | high)
     if not free.any():
         return 0.0
     ratio -= float(q[free] @ ratio[free]) / float(q[free].sum())
-    blocked = ~free & (ratio > 0)
+    blocked = (low & (ratio > 0)) | (high & (ratio < 0))
     ratio[blocked] = 0
     return float(q @ np.abs(ratio, out=ratio))
