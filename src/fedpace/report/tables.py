@@ -30,6 +30,11 @@ TITLES = {
     "aggregation_weight": "weight\nof a draw",
     "inclusion": "inclusion\nprobability",
 }
+# Long names in narrow columns.
+BREAKS = {
+    "statistical": "statis-\ntical",
+    "optimal-independent": "optimal-\ninde-\npendent",
+}
 
 
 def schemes_table(rows: Sequence[Prediction], *, k: int) -> Table:
@@ -147,9 +152,7 @@ def _by_k(
     best: Prediction | None = None,
 ) -> Table:
     schemes = list(dict.fromkeys(row.scheme for row in rows))
-    table = new_table(
-        title, "K", *(name.replace("-", "-\n").replace("indep", "inde-\np") for name in schemes)
-    )
+    table = new_table(title, "K", *(BREAKS.get(name, name.replace("-", "-\n")) for name in schemes))
     table.columns[0].justify = "right"
     table.padding = (0, 1, 0, 0)  # for 80 columns
     texts = {
