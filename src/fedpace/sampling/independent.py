@@ -34,8 +34,8 @@ SAME = 1e-15
 class Independent(BaseDesign):
     """Let client i take part with probability π_i, independently, weighted by p_i / π_i.
 
-    A round has Σ π_i = K clients on average. A draw without any client is repeated, and the weights
-    are multiplied by 1 − P_0, P_0 = Π (1 − π_i), which keeps the draw unbiased.
+    A draw has Σ π_i = K clients on average. One without any client is repeated, and the weights are
+    multiplied by 1 − P_0, P_0 = Π (1 − π_i), which keeps it unbiased. So rounds have K / (1 − P_0).
 
     Parameters
     ----------
