@@ -153,7 +153,7 @@ def test_a_common_factor_gives_the_sum(
     total = infinite + part * (b.size - infinite)
     if infinite == b.size:
         return
-    floors = None if floor is None else np.full(b.size, floor * total / b.size)
+    floors = None if floor is None else np.full(b.size, floor * part)
     values, scale = clip_to_sum(b, floors, total)
     assert values.sum() == pytest.approx(total, rel=1e-9)
     if scale > 0:
