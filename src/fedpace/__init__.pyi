@@ -20,14 +20,12 @@ from .sampling.design import Design as Design
 from .sampling.design import Draw as Draw
 from .sampling.design import Everyone as Everyone
 from .sampling.design import WithReplacement as WithReplacement
-from .sampling.independent import Independent as Independent
 from .sampling.plan import Prediction as Prediction
 from .sampling.plan import plan as plan
 from .sampling.round_time import expected_round_time as expected_round_time
 from .sampling.round_time import mean_round_time as mean_round_time
 from .sampling.schemes import SCHEMES as SCHEMES
 from .sampling.schemes import Scheme as Scheme
-from .sampling.solvers.independent import solve_independent as solve_independent
 from .sampling.solvers.max_time import solve_max_time as solve_max_time
 from .sampling.solvers.mean_time import solve_mean_time as solve_mean_time
 from .sampling.solvers.solution import Solution as Solution

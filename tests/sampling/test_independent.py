@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpace import Independent, InputError, Profile
+from fedpace import InputError, Profile
 from fedpace.checks import FloatArray
 from fedpace.conformance import check_design
 from fedpace.sampling.design import Among
-from fedpace.sampling.independent import clip_to_sum, sorted_slowest
+from fedpace.sampling.independent import Independent, clip_to_sum, sorted_slowest
 from tests.sampling.fleets import powers_of_ten
 
 ROWS = st.lists(st.floats(0.05, 1) | st.just(1.0), min_size=1, max_size=5)

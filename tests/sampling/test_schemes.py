@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpace import SCHEMES, Design, Independent, InputError, Profile, Tiered, WithReplacement
+from fedpace import SCHEMES, Design, InputError, Profile, Tiered, WithReplacement
 from fedpace.conformance import check_design
+from fedpace.sampling.independent import Independent
 from fedpace.sampling.schemes import needs_counts_only, scheme_named
 from tests.sampling.fleets import Fleet, extreme_fleets, fleets, random_fleet, ratios
 from tests.sampling.own_design import halves

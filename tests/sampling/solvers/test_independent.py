@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from fedpace import Independent, InputError, Profile, solve_independent, solve_mean_time
+from fedpace import InputError, Profile, solve_mean_time
 from fedpace.checks import FloatArray
-from fedpace.sampling.independent import clip_to_sum
+from fedpace.sampling.independent import Independent, clip_to_sum
+from fedpace.sampling.solvers.independent import solve_independent
 from tests.sampling.fleets import (
     Fleet,
     caps,
