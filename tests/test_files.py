@@ -1,16 +1,18 @@
 """A file is written whole or not at all."""
 
+import io
 import os
 import signal
 import stat
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from fedpace import InputError
-from fedpace.files import writable, write_text, write_through, write_whole
+from fedpace.files import load_arrays, writable, write_text, write_through, write_whole
 
 
 def test_text_is_written_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -138,3 +140,21 @@ def test_a_killed_writer_never_leaves_half_a_file(tmp_path: Path) -> None:
         text = (tmp_path / "q.csv").read_text()
         assert len(text) == 3_000_000
         assert len(set(text)) == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs symbolic links")
+def test_a_link_in_a_folder_of_runs_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    target, link = tmp_path / "other", tmp_path / "study.json"
+    target.write_text("old")
+    link.symlink_to(target)
+    write_text(link, "new", follow=False)
+    assert (link.is_symlink(), link.read_text(), target.read_text()) == (False, "new", "old")
+
+
+def test_a_file_that_unpacks_to_a_gigabyte_is_refused_unread() -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file, file.open("x.npy", "w") as x:
+        for _ in range(300):
+            x.write(bytes(2**20))
+    with pytest.raises(ValueError, match="unpacks to 314,572,800 bytes"):
+        load_arrays(buffer.getvalue())

@@ -1,6 +1,7 @@
 """Atomic writes and lock files."""
 
 import contextlib
+import io
 import lzma
 import os
 import struct
@@ -11,6 +12,9 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from fedpace.errors import InputError, InUseError
 
@@ -20,6 +24,10 @@ UNREADABLE = (
     SyntaxError, ArithmeticError, AssertionError, MemoryError, tokenize.TokenError,
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error,
 )  # fmt: skip
+
+
+# A packed file may unpack to this many bytes, or to this many times its size.
+MOST_UNPACKED, MOST_TIMES = 2**28, 20
 
 
 def writable(path: Path) -> Path:
@@ -49,10 +57,24 @@ def made_folder(folder: Path, option: str, *, mode: int = 0o777) -> Path:
     return folder
 
 
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, and move it there."""
+def load_arrays(contents: bytes) -> dict[str, Any]:
+    """Return the arrays of a .npz file; ValueError if they are far larger than the file."""
+    with zipfile.ZipFile(io.BytesIO(contents)) as file:
+        size = sum(each.file_size for each in file.infolist())
+    if size > max(MOST_UNPACKED, MOST_TIMES * len(contents)):
+        raise ValueError(f"it unpacks to {size:,} bytes")
+    # From memory: np.load would leave the handle of a damaged file open.
+    with np.load(io.BytesIO(contents), allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def write_whole(path: Path, write: Callable[[Path], object], *, follow: bool = True) -> None:
+    """Let `write` fill a temporary file beside `path`, and move it there.
+
+    A link at `path` stays, and its target is replaced; unless `follow`, the link is replaced.
+    """
     writable(path)
-    target = path.resolve()  # a link stays a link
+    target = path.resolve() if follow else path
     try:
         # The suffix stays: some writers choose the format by it.
         handle, name = tempfile.mkstemp(prefix=".fedpace-", suffix=target.suffix, dir=target.parent)
@@ -82,9 +104,9 @@ def cell(value: object) -> object:
     return f"'{value}" if formula else value
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
-    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+def write_text(path: Path, text: str, *, follow: bool = True) -> None:
+    """Write a text file atomically; for `follow` see `write_whole`."""
+    write_whole(path, lambda part: part.write_text(text, encoding="utf-8"), follow=follow)
 
 
 def write_through(path: Path, *contents: bytes, temporary: Path | None = None) -> None:

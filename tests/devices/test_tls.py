@@ -12,7 +12,10 @@ from typing import Any
 
 import grpc
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import NameOID
 
+from fedpace.devices import certificates as device_certificates
 from fedpace.devices import server as device_server
 from fedpace.devices.certificates import create_certificate, make_certificates, read_authority
 from fedpace.devices.device import Trainer, serve
@@ -63,6 +66,22 @@ def test_trains_over_tls(server: DeviceServer, ours: Path, processes: list[Runni
 
 def test_refuses_a_certificate_of_another_name(server: DeviceServer, ours: Path) -> None:
     tls = Certificates.read(ours, NAMES[1])
+    with pytest.raises(InputError, match="the certificate is for another name"):
+        serve(*server.address, NAMES[0], never, tls=tls)
+    assert not server.connected
+
+
+@pytest.mark.parametrize(
+    "names", [[f"{NAMES[0]}\0.evil"], [NAMES[0], "evil"], ["evil", NAMES[0]], []], ids=repr
+)
+def test_refuses_a_certificate_with_more_than_the_name(
+    server: DeviceServer, ours: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]
+) -> None:
+    attributes = [x509.NameAttribute(NameOID.COMMON_NAME, name) for name in names]
+    monkeypatch.setattr(device_certificates, "_common_name", lambda _: x509.Name(attributes))
+    authority = read_authority(*((ours / f"{name}.pem").read_bytes() for name in ("ca", "ca-key")))
+    pem, key = create_certificate("", [], authority, 1).pem()
+    tls = Certificates.read(ours, NAMES[0])._replace(own=pem, key=key)
     with pytest.raises(InputError, match="the certificate is for another name"):
         serve(*server.address, NAMES[0], never, tls=tls)
     assert not server.connected

@@ -107,6 +107,15 @@ def read_authority(certificate: bytes, key: bytes) -> Signed:
     return Signed(x509.load_pem_x509_certificate(certificate), private)
 
 
+def certified_names(certificate: bytes) -> list[str]:
+    """Return all common names of a certificate, from its PEM text; none if it cannot be read."""
+    try:
+        subject = x509.load_pem_x509_certificate(certificate).subject
+        return [str(each.value) for each in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    except ValueError:
+        return []
+
+
 def create_certificate(name: str, hosts: Sequence[str], authority: Signed, days: int) -> Signed:
     """Create a certificate: of a server with these hosts, or of a device without any."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -194,7 +203,7 @@ def _objection(
         found.verify_directly_issued_by(authority.certificate)
     except (ValueError, TypeError, InvalidSignature):
         return "another authority signed it"
-    if [each.value for each in found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)] != [name]:
+    if certified_names(certificate) != [name]:
         return "it is for another name"
     known = _hosts_of(certificate)
     if missing := [host for host in hosts if str(_host(host).value) not in known]:

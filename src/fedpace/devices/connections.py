@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
+from fedpace.devices.certificates import certified_names
 from fedpace.devices.devices_pb2 import Asked, Said
 from fedpace.devices.wire import (
     NO_FLOATS,
@@ -31,10 +32,39 @@ READ = 5.0
 HELLO = 20.0
 # Three replaced connections within a minute suggest that two processes share a name.
 OFTEN, WITHIN = 3, 60.0
+# Lines of the log about one device in that time.
+LINES = 20
 # Wait for a device to prepare at most this many times as long as for the slowest other.
 PREPARING_OVER_SLOWEST = 10.0
 
 logger = logging.getLogger(__name__)
+
+
+class LogLimit:
+    """Log at most `LINES` lines a minute about each device, and one about all strangers together.
+
+    >>> limit = LogLimit(logging.getLogger("quiet"), clock=lambda: 0.0)
+    >>> sum(limit.warn("device-00", "again") for _ in range(100)) == LINES
+    True
+    """
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log, self._clock = log, clock
+        self._when: dict[str, list[float]] = {}
+
+    def warn(self, about: str, text: str, *values: object) -> bool:
+        """Log a line unless there are too many; return whether it was logged."""
+        now = self._clock()
+        recent = [when for when in self._when.get(about, []) if now - when < WITHIN]
+        self._when[about] = recent
+        if len(recent) >= LINES:
+            return False
+        recent.append(now)
+        self._log.warning(text, *values)
+        if len(recent) == LINES:
+            of = repr(about) if about else "strangers"
+            self._log.warning("%s: further lines within a minute are left out", of)
+        return True
 
 
 class Question(NamedTuple):
@@ -318,6 +348,7 @@ class ConnectionTable:
         self._assignment: Assignment | None = None
         self._closing = False
         self._replaced: dict[int, list[float]] = {}
+        self._log = LogLimit(logger)
 
     def where(self, condition: Callable[[Connection], bool]) -> list[int]:
         """Return the connected clients for which a condition holds; any thread may call it."""
@@ -403,14 +434,16 @@ class ConnectionTable:
             await call.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no hello")
         except ProtocolError as error:
             await call.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        certified = call.auth_context().get("x509_common_name")
+        # Not gRPC's x509_common_name, which ends at a NUL and leaves out further names.
+        certified = call.auth_context().get("x509_pem_cert")
         if name not in self._numbers:
             reason = "this name is not expected"
-        elif certified is not None and certified != [name.encode()]:
+        elif certified is not None and [*map(certified_names, certified)] != [[name]]:
             reason = "the certificate is for another name"
         else:
             return self._numbers[name]
-        logger.warning("a device named %.40r is not admitted: %s", name, reason)
+        about = name if name in self._numbers else ""
+        self._log.warn(about, "a device named %.40r is not admitted: %s", name, reason)
         await call.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
         raise AssertionError  # abort raises
 

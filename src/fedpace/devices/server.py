@@ -17,7 +17,14 @@ import grpc
 
 from fedpace.backends.remote.screening import verdict
 from fedpace.checks import number
-from fedpace.devices.connections import HELLO, ConnectionTable, OnResponse, Question, Response
+from fedpace.devices.connections import (
+    HELLO,
+    ConnectionTable,
+    LogLimit,
+    OnResponse,
+    Question,
+    Response,
+)
 from fedpace.devices.wire import (
     LONGEST,
     METHOD,
@@ -87,6 +94,7 @@ class DeviceServer:
         self.names = list(names)
         self.refusals: Counter[tuple[int, str]] = Counter()
         self._changed = threading.Condition()
+        self._log = LogLimit(logger)
         self._table = ConnectionTable(self.names, self.refuse, self._notify)
         self._task = 0
         self._closed = False
@@ -177,7 +185,8 @@ class DeviceServer:
         """Count and log something that is refused or bounded."""
         with self._changed:
             self.refusals[client, reason] += 1
-        logger.warning("%r: %s: %s", self.names[client], verdict(reason), details)
+            name = self.names[client]
+            self._log.warn(name, "%r: %s: %s", name, verdict(reason), details)
 
     def close(self, *, goodbye: bool = True) -> None:
         """Stop listening; with `goodbye` devices end, else they wait for the next server."""

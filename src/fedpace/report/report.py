@@ -55,20 +55,21 @@ class Report(NamedTuple):
         """Write the table in three formats, and the configurations; yield the tables' files."""
         swept = [summarise(setup) for sweep in self.sweeps for setup in sweep.members]
         for summary in self.summaries:
-            write_text(out / f"{summary.setup.slug}.toml", toml(summary.setup.study))
+            write_text(out / f"{summary.setup.slug}.toml", toml(summary.setup.study), follow=False)
         for ending, text in (
             ("md", markdown(self.summaries, self.sweeps)),
             ("csv", csv_text([*self.summaries, *swept])),
             ("tex", latex(self.summaries)),
         ):
-            write_text(out / f"{TABLES}.{ending}", text)
+            write_text(out / f"{TABLES}.{ending}", text, follow=False)
             yield out / f"{TABLES}.{ending}"
 
     def write_page(self, out: Path, *, runs_in: Path) -> Path:
         """Write the page for the browser."""
         from fedpace.report.page import page
 
-        write_text(out / PAGE, page(self.summaries, self.sweeps, runs_in=runs_in, files_in=out))
+        text = page(self.summaries, self.sweeps, runs_in=runs_in, files_in=out)
+        write_text(out / PAGE, text, follow=False)
         return out / PAGE
 
     def write_figures(self, out: Path, say: Callable[[str], None] = print) -> Iterator[Path]:

@@ -23,7 +23,7 @@ import numpy as np
 import fedpace
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
-from fedpace.files import UNREADABLE, held, made_folder, write_text, write_through
+from fedpace.files import UNREADABLE, held, load_arrays, made_folder, write_text, write_through
 from fedpace.lookup import fingerprint
 from fedpace.profile import Profile
 from fedpace.samplers.pilots import RATIO, RatioEstimate
@@ -255,13 +255,11 @@ def pack_run(
 
 def rows_of(contents: bytes) -> list[Row]:
     """Return the rounds of a packed run, without the row of the initial model."""
-    with np.load(io.BytesIO(contents), allow_pickle=False) as file:
-        return unpack_rows(dict(file))[1:]
+    return unpack_rows(load_arrays(contents))[1:]
 
 
 def _unpacked(contents: bytes, key: str) -> StoredRun:
-    with np.load(io.BytesIO(contents), allow_pickle=False) as file:
-        arrays = dict(file)
+    arrays = load_arrays(contents)
     about = json.loads(str(arrays["about"]))
     # Compared as stored, not as parsed: other versions have other fields.
     if key != _key(about["identity"]):
@@ -303,4 +301,5 @@ def write_record(out: Path, study: Study, schemes: Sequence[str], seeds: Sequenc
         "command": shlex.join(["fedpace", *sys.argv[1:]]),
         "versions": {"fedpace": fedpace.__version__} | packages | python,
     }
-    write_text(made_folder(out, "--out") / "study.json", json.dumps(record, indent=2) + "\n")
+    path = made_folder(out, "--out") / "study.json"
+    write_text(path, json.dumps(record, indent=2) + "\n", follow=False)

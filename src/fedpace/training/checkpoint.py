@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.errors import InputError
-from fedpace.files import UNREADABLE, write_through
+from fedpace.files import UNREADABLE, load_arrays, write_through
 from fedpace.training.callbacks import Callback, RunInfo
 from fedpace.training.history import Row, join_rows, pack_rows, unpack_rows
 from fedpace.training.state import State, pack, unpack
@@ -117,9 +117,7 @@ class Checkpoint(Callback):
 
     def _read(self) -> None:
         try:
-            # From memory: np.load would leave the handle of a damaged file open.
-            with np.load(io.BytesIO(_whole(self.path.read_bytes())), allow_pickle=False) as file:
-                arrays = dict(file)
+            arrays = load_arrays(_whole(self.path.read_bytes()))
             record = json.loads(str(arrays["about"]))
             about, self.notes = record["about"], record["notes"]
             state = State(**unpack(_part("state", arrays)))
