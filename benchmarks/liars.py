@@ -92,7 +92,7 @@ class Remote(Simulator):
         claims = {str(i): int(size) for i, size in enumerate(sizes)}
         for liar in self.liars:
             claims[str(liar)] *= lie.samples
-        self._claimed = roster.Roster(samples=claims).weights
+        self._claimed = roster.Roster(samples=claims, together=roster.MOST_TOGETHER).weights
         return self
 
     @property
@@ -216,6 +216,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--most-samples", type=float, default=roster.MOST_SAMPLES)
+    parser.add_argument("--together", type=float, default=roster.MOST_TOGETHER)
     parser.add_argument("--schemes", default=",".join(SCHEMES))
     parser.add_argument("--servers", default="auto")
     parser.add_argument("--lies", default="", help="those whose names hold one of these words")
@@ -223,7 +224,7 @@ def main() -> None:
     parser.add_argument("--mode", default="synchronous", choices=["synchronous", "asynchronous"])
     parser.add_argument("--seconds", type=float, default=60.0, help="of an asynchronous run")
     options = parser.parse_args()
-    roster.MOST_SAMPLES = options.most_samples
+    roster.MOST_SAMPLES, roster.MOST_TOGETHER = options.most_samples, options.together
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     for scheme in options.schemes.split(","):
         for server in options.servers.split(","):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedpace.backends.remote.replies import as_reply
-from fedpace.backends.remote.roster import Roster
+from fedpace.backends.remote.roster import MOST_TOGETHER, Roster
 from fedpace.backends.remote.waiting import REMINDER, Clock, wait_until
 from fedpace.checks import FloatArray
 from fedpace.devices.connections import Response
@@ -97,6 +97,9 @@ class DeviceBackend(BaseBackend):
     largest_share : float in (0, 1]
         Largest share of the rounds that one device may be in; twice its fair share is always
         allowed. 1: no limit.
+    together : float in (0, 1)
+        Largest share of the weight that the largest eighth of the devices may hold by their own
+        word: see `Roster`.
     say : callable of a str, optional
         Gets messages about what is waited for.
 
@@ -123,8 +126,10 @@ class DeviceBackend(BaseBackend):
         patience: float = 600.0,
         grace: float = GRACE,
         largest_share: float = LARGEST_SHARE,
+        together: float = MOST_TOGETHER,
         say: Callable[[str], None] | None = None,
     ) -> None:
+        self._together = together
         self.largest_share = check_share("largest_share", largest_share)
         n = len(server.names)
         least = math.ceil(n / 2) if least is None else least
@@ -193,7 +198,9 @@ class DeviceBackend(BaseBackend):
         self._wait_for_all()
         self._waited = 0.0  # training has not begun
         # A copy: devices that join later do not change the weights of this run.
-        self._counts = Roster(names, samples or roster.samples, given=given)
+        self._counts = Roster(
+            names, samples or roster.samples, given=given, together=self._together
+        )
         self._weights = self._counts.weights
         for client, count in self._counts.counts.items():
             if count != self._counts.count(client):

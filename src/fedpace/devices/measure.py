@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 import fedpace
+from fedpace.backends.remote.roster import MOST_TOGETHER, MOST_TOGETHER_ROBUST
 from fedpace.checks import FloatArray
 from fedpace.devices.backend import DeviceBackend
 from fedpace.devices.server import DeviceServer
@@ -20,6 +21,7 @@ from fedpace.files import held, made_folder, write_text
 from fedpace.samplers.build import resolve
 from fedpace.seeds import Seeds
 from fedpace.servers.build import server_for
+from fedpace.servers.robust import is_robust
 from fedpace.studies.build import check_mode, model_of, parsed_schedule, run_with
 from fedpace.studies.callbacks import Callbacks
 from fedpace.studies.runner import is_stored
@@ -28,6 +30,7 @@ from fedpace.studies.study import Study
 from fedpace.training.callbacks import Callback, RunInfo
 from fedpace.training.checkpoint import Checkpoint
 from fedpace.training.history import Row
+from fedpace.training.server import check_asynchronous
 from fedpace.training.share_limit import LARGEST_SHARE
 
 # File with the usual seconds of each client, one per line.
@@ -86,6 +89,7 @@ def run_on_devices(
     with held(made_folder(directory, "--out") / ".lock", f"{directory} of --out"):
         store = Store(directory)
         store.tidy()
+        server_rule = server_for(study.training.server)
         for done, job in enumerate(jobs):
             if is_stored(store, run_key(study, *job), job, say):
                 with contextlib.suppress(OSError):  # remains if killed after storing
@@ -100,6 +104,7 @@ def run_on_devices(
                 least=waiting.least,
                 patience=waiting.patience,
                 largest_share=trust.largest_share,
+                together=MOST_TOGETHER_ROBUST if is_robust(server_rule) else MOST_TOGETHER,
                 say=say,
             )
             standing = RunProgress(job, done, len(jobs), awaited=lambda it=devices: it.awaited)  # type: ignore[misc]
@@ -138,7 +143,9 @@ def jobs_of(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> list[
     for scheme in schemes:
         resolve(scheme, argument="schemes")
     check_mode(study, schemes)
-    server_for(study.training.server)
+    server = server_for(study.training.server)
+    if study.training.asynchronous:
+        check_asynchronous(server)
     parsed_schedule(study.training.schedule)
     return [Job(scheme, seed) for seed in seeds for scheme in schemes]
 

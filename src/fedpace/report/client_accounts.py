@@ -13,17 +13,20 @@ from fedpace.studies.store import StoredRun
 # Clients that are shown at most, those in most rounds first; the run's file has them all.
 MOST_CLIENTS = 40
 TITLES = (
-    "client", "rounds drawn", "share of rounds", "missing", "refused", "mean weight", "agreement",
+    "client", "share of data", "rounds drawn", "share of rounds", "missing", "refused",
+    "mean weight", "agreement",
 )  # fmt: skip
 
 
 class Account(NamedTuple):
-    """The counts of a client; `weight` and `agreement` are means over its replies.
+    """The counts of a client; `data` is p_i, as it counted in the run.
 
-    `agreement` is the cosine between its update and the others' of the round, NaN if never known.
+    `weight` and `agreement` are means over its replies. `agreement` is the cosine between its
+    update and the others' of the round, NaN if never known.
     """
 
     client: int
+    data: float
     drawn: int
     share: float
     missing: int
@@ -53,6 +56,7 @@ def accounts(run: StoredRun) -> list[Account]:
         found.append(
             Account(
                 client,
+                float(run.profile.weights[client]),
                 drawn,
                 drawn / len(rows),
                 int(missing[client]),
@@ -84,7 +88,8 @@ def html_accounts(run: StoredRun) -> str:
 
 def _line(account: Account) -> str:
     cells = (
-        f"{account.client}", f"{account.drawn:,}", f"{100 * account.share:.1f} %",
+        f"{account.client}", f"{100 * account.data:.1f} %", f"{account.drawn:,}",
+        f"{100 * account.share:.1f} %",
         f"{account.missing:,}", f"{account.refused:,}",
         _number(account.weight, ".3f"), _number(account.agreement, "+.2f"),
     )  # fmt: skip

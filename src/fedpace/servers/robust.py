@@ -127,6 +127,11 @@ class Krum(BaseServer):
         return parameters + scale * (weights @ updates[kept]), state
 
 
+def is_robust(server: BaseServer) -> bool:
+    """Tell whether a server is one of these."""
+    return isinstance(server, (Clipped, Trimmed, Krum))
+
+
 def _check(name: str, value: float, *, low: float, high: float) -> None:
     found = number(name, value, f"write {name}")
     if not low < found < high:

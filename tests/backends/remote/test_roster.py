@@ -45,3 +45,33 @@ def test_counts_that_the_operator_gives_are_neither_bounded_nor_learned() -> Non
     hospital = roster.number("hospital")
     assert not roster.learn(hospital, 5)
     assert roster.counts[hospital] == 10**6
+
+
+@pytest.mark.parametrize(
+    ("together", "most"), [(0.5, [0.24, 0.42, 0.48, 0.501]), (0.3, [0.23, 0.25, 0.27, 0.301])]
+)
+def test_colluders_do_not_multiply_the_bound(together: float, most: list[float]) -> None:
+    for liars, share in zip((1, 2, 3, 5), most, strict=True):
+        said = {f"honest-{i}": 100 for i in range(40 - liars)}
+        said |= {f"liar-{i}": 2**52 - i for i in range(liars)}
+        weights = Roster(samples=said, together=together).weights
+        assert weights[40 - liars :].sum() <= share
+        np.testing.assert_allclose(weights[: 40 - liars], weights[0])
+
+
+def test_the_joint_bound_lowers_the_largest_to_one_level() -> None:
+    counts = [*range(1, 17), 100, 200, 40]  # of 19, the largest two
+    found = Roster(samples={str(i): each for i, each in enumerate(counts)}, together=0.5).counts
+    assert [found[i] for i in range(16)] == counts[:16]
+    assert (found[16], found[17], found[18]) == (88, 88, 40)
+    loose = Roster(samples={str(i): each for i, each in enumerate(counts)}, together=0.9).counts
+    assert [*loose.values()] == [loose[int(i)] for i in loose]
+    assert loose[17] == min(200, 12 * (sum(counts) - 200) / 18)
+
+
+def test_the_joint_bound_leaves_the_operators_counts_and_small_fleets_alone() -> None:
+    said = {str(i): 10 for i in range(18)} | {"large": 500, "larger": 600}
+    kept = Roster(samples=said, given={"large": 500, "larger": 600}).counts
+    assert (kept[18], kept[19]) == (500, 600)
+    small = Roster(samples={"a": 1, "b": 1, "c": 10}).counts
+    assert small[2] == 10
