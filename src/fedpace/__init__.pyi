@@ -11,9 +11,6 @@ from .samplers.build import sampler_for as sampler_for
 from .samplers.pace import Pace as Pace
 from .samplers.pilots import Piloted as Piloted
 from .samplers.solve import Solve as Solve
-from .sampling.bound import convergence_bound as convergence_bound
-from .sampling.bound import predicted_rounds as predicted_rounds
-from .sampling.bound import predicted_time as predicted_time
 from .sampling.bound import variance_term as variance_term
 from .sampling.design import BaseDesign as BaseDesign
 from .sampling.design import Design as Design

@@ -5,13 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpace import (
-    InputError,
-    convergence_bound,
-    predicted_rounds,
-    predicted_time,
-    variance_term,
-)
+from fedpace import InputError, variance_term
+from fedpace.sampling.bound import convergence_bound, predicted_rounds, predicted_time
 from tests.sampling.fleets import Fleet, distributions, fleets
 
 

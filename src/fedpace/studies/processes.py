@@ -250,16 +250,28 @@ class _Deaths:
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Let processes started here ignore Ctrl-C: this process handles it and ends them."""
+    """Let processes started here ignore Ctrl-C: this process handles it and ends them.
+
+    A signal that another thread receives is also handled in the main thread, so it is delayed
+    until the process has started: a process that is half started prints a traceback.
+    """
     if os.name == "nt":
         yield
         return
     resource_tracker.ensure_running()  # starting it inside would unblock interrupts
+    in_main = threading.current_thread() is threading.main_thread()
+    delayed: list[int] = []
+    if in_main:
+        handler = signal.signal(signal.SIGINT, lambda number, _: delayed.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if in_main:
+            signal.signal(signal.SIGINT, handler)
+        if delayed:
+            signal.raise_signal(signal.SIGINT)
 
 
 @contextlib.contextmanager
