@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpace.checks import FloatArray
-from fedpace.sampling.dispatch import Dispatch
+from fedpace.sampling.dispatch import BaseDispatch
 
 
 class Completions(NamedTuple):
@@ -25,7 +25,7 @@ class Completions(NamedTuple):
 
 
 def completions(
-    design: Dispatch,
+    design: BaseDispatch,
     times: FloatArray,
     count: int,
     *,
@@ -41,26 +41,20 @@ def completions(
     """
     rng = np.random.default_rng(seed)
     n = design.n
-    free = np.ones(n, dtype=np.bool_)
     counts, weights = np.zeros(n), np.zeros(n)
-    credit = design.start(rng)
+    turns = design.turns(design.start(rng))
     period = 10 * design.at_once * design.seconds_per_completion(times) / max(away, 1e-9)
     phase = rng.random(n)
     running: list[tuple[float, int, float]] = []  # when, who, its weight
-    now, idle = 0.0, design.at_once
+    now = 0.0
     for _ in range(count):
-        there = free & ((now / period + phase) % 1 >= away) if away else free
-        while idle and there.any():
-            turn = design.next(there, credit, rng)
-            assert turn is not None
-            credit = turn.credits
+        there = (now / period + phase) % 1 >= away if away else None
+        while len(running) < design.at_once and (found := turns.next(there, rng)):
+            client, weight = found
             factor = np.exp(rng.normal(-(noise**2) / 2, noise)) if noise else 1.0
-            heapq.heappush(running, (now + times[turn.client] * factor, turn.client, turn.weight))
-            free[turn.client] = there[turn.client] = False
-            idle -= 1
+            heapq.heappush(running, (now + times[client] * factor, client, weight))
         now, client, weight = heapq.heappop(running)
-        idle += 1
+        turns.end(client)
         counts[client] += 1
         weights[client] += weight
-        free[client] = True
     return Completions(counts, weights, now)

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from fedpace import BaseDesign, InputError, Profile, WithReplacement
 from fedpace.checks import FloatArray
 from fedpace.sampling.dispatch import (
-    MOST_CREDIT,
-    NOTHING,
     AmongFree,
     BaseDispatch,
     InTurn,
@@ -19,6 +17,7 @@ from fedpace.sampling.dispatch import (
     as_dispatch,
 )
 from fedpace.sampling.solvers.shares import bounded_shares, solve_shares
+from fedpace.sampling.turns import MOST_CREDIT, NOTHING
 from tests.sampling.completions import completions
 from tests.sampling.fleets import Fleet, fleets
 

@@ -22,7 +22,7 @@ from fedpace.seeds import Seeds
 from fedpace.servers.buffered import FedAsync, FedBuff
 from fedpace.servers.memory import Memory
 from fedpace.times.round_times import BaseTimes, Presence, Steady, Varying
-from fedpace.training.asynchronous import AsynchronousTraining, next_turn
+from fedpace.training.asynchronous import AsynchronousTraining, begin_turns
 from fedpace.training.backend import Evaluation, Reply, Task, join_replies
 from fedpace.training.callbacks import RunInfo
 from fedpace.training.checkpoint import BackgroundWriter, Checkpoint
@@ -225,21 +225,23 @@ def given_weights(
     designs: Any, times: FloatArray, completions: int, here: Any = None
 ) -> FloatArray:
     """Return the sum of each client's weights; the design in use changes every 20 completions."""
-    rng, owed, clock = np.random.default_rng(1), np.empty(0), 0.0
-    given, free = np.zeros(times.size), np.ones(times.size, dtype=np.bool_)
+    rng, clock = np.random.default_rng(1), 0.0
+    given, before = np.zeros(times.size), None
     busy: list[tuple[float, int]] = []
+    turns = begin_turns(designs[0], np.empty(0), [], rng)
     for index in range(completions):
         design = designs[index // 20 % len(designs)]
+        if design is not before:
+            owed = turns.credits * (turns.design.weights / turns.design.q)
+            turns, before = begin_turns(design, owed, [client for _, client in busy], rng), design
         while len(busy) < design.at_once:
-            can = free if here is None else free & here(index)
-            turn = next_turn(design, owed, can, rng)
-            assert turn is not None
-            client, weight, owed = turn
+            found = turns.next(None if here is None else here(index), rng)
+            assert found is not None
+            client, weight = found
             given[client] += weight
-            free[client] = False
             heapq.heappush(busy, (clock + times[client] * rng.uniform(0.8, 1.2), client))
         clock, client = heapq.heappop(busy)
-        free[client] = True
+        turns.end(client)
     return given
 
 

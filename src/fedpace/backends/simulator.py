@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,12 +72,17 @@ class _Underway(NamedTuple):
 
     task: Task
     seconds: FloatArray
+    arrivals: FloatArray  # by the clock of the run
+    first: float
+    last: float
     trained: LocalUpdates | None = None
 
-    @property
-    def arrivals(self) -> FloatArray:
-        """When each reply arrives, by the clock of the run."""
-        return self.task.seconds + self.seconds
+    @classmethod
+    def of(cls, task: Task, seconds: FloatArray, trained: LocalUpdates | None = None) -> Self:
+        """Return a task whose clients take these seconds."""
+        arrivals = task.seconds + seconds
+        first, last = float(arrivals.min(initial=np.inf)), float(arrivals.max(initial=-np.inf))
+        return cls(task, seconds, arrivals, first, last, trained)
 
     @property
     def reply(self) -> Reply:
@@ -89,10 +94,8 @@ class _Underway(NamedTuple):
 
     def part(self, chosen: NDArray[np.bool_]) -> _Underway:
         """Return the task of some of the clients."""
-        if chosen.all():
-            return self
         trained = self.trained and LocalUpdates(*(each[chosen] for each in self.trained))
-        return _Underway(self.task.part(chosen), self.seconds[chosen], trained)
+        return _Underway.of(self.task.part(chosen), self.seconds[chosen], trained)
 
 
 class SimulatedClock(BaseBackend):
@@ -152,7 +155,7 @@ class SimulatedClock(BaseBackend):
         busy = self._underway or self._gone
         self._now = max(self._now, task.seconds) if busy else task.seconds
         seconds, lost = self._end_times(task, self._times(task))
-        every = _Underway(task, seconds)
+        every = _Underway.of(task, seconds)
         if lost.any():
             self._gone.append(every.part(lost))
         if not lost.all():
@@ -171,7 +174,7 @@ class SimulatedClock(BaseBackend):
         if not arrivals.size:
             return Reply(NO_CLIENTS, NO_VALUES.reshape(0, 0), NO_VALUES, NO_VALUES)
         last = arrivals[-1 if count is None else min(count, arrivals.size) - 1]
-        if any(not each.trained and (each.arrivals <= last).any() for each in self._underway):
+        if any(not each.trained and each.first <= last for each in self._underway):
             self._train()
         parts, self._underway = _split(self._underway, last)
         gone, self._gone = _split(self._gone, last)
@@ -244,10 +247,13 @@ def _split(underway: list[_Underway], last: float) -> tuple[list[_Underway], lis
     """Return what is over by then, and the rest."""
     over, rest = [], []
     for each in underway:
-        now = each.arrivals <= last
-        if now.any():
+        if each.last <= last:
+            over.append(each)
+        elif each.first > last:
+            rest.append(each)
+        else:
+            now = each.arrivals <= last
             over.append(each.part(now))
-        if not now.all():
             rest.append(each.part(~now))
     return over, rest
 

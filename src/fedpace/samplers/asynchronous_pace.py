@@ -37,6 +37,9 @@ from fedpace.training.updates import RoundUpdates
 
 # c as a part of its synchronous value, and its limits in units of S_0: updates are older here.
 PART_OF_RATIO, LIMITS = 0.1, (0.03, 0.3)
+# Completions between two solutions, at least this part of all clients: fewer change little, and
+# solving for a million clients takes a second.
+LEAST_PART = 1 / 200
 # Cap on the weight of a completion, over its weight under weighted sampling.
 MAX_WEIGHT = 1.5
 
@@ -65,7 +68,8 @@ class AsynchronousPace(BasePace):
     k : int ≥ 1
         C, the clients at work.
     warm_up, refresh : int ≥ 1
-        Completions, in units of C, before the first solution and between two.
+        Completions, in units of C, before the first solution and between two; between two at least
+        N/200.
     max_weight : float ≥ 1, optional
         Cap on the weight of a completion, over its weight under weighted sampling.
     c_over_s0 : float > 0, optional
@@ -125,7 +129,8 @@ class AsynchronousPace(BasePace):
         state["stats"] = learn(state["stats"], row)
         state["completions"] += row.clients.size + row.missing.size
         since = state["completions"] - max(state["solved"], self.warm_up * self.k)
-        if since >= self.refresh * self.k or (since >= 0 and not state["solved"]):
+        often = max(self.refresh * self.k, LEAST_PART * state["norms"].size)
+        if since >= often or (since >= 0 and not state["solved"]):
             state["solved"] = state["completions"]
             state["basis"] = take_snapshot(state, self._buffer(state, state["rate"]))
         return state

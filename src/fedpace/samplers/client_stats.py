@@ -27,6 +27,8 @@ COLD = 2.0
 LARGE_NORM, SHORT_TIME = 0.9, 0.1
 # Weight of a client's latest update in its expected norm.
 LATEST_NORM = 0.5
+# Clients, evenly spread, whose norms say what is usual in large fleets.
+ENOUGH = 10_000
 # Floor on expected norms, as a part of their median: no client has nothing left to contribute.
 SHORTEST_NORM = 1e-3
 
@@ -202,7 +204,8 @@ def drop_outliers(updates: RoundUpdates, norms: FloatArray) -> RoundUpdates:
     with np.errstate(over="ignore", invalid="ignore"):
         latest = np.sqrt(np.vecdot(updates.residuals, updates.residuals))
     fine = np.isfinite(latest)
-    usual = np.concatenate([norms[np.isfinite(norms)], latest[fine]])
+    some = norms[:: norms.size // ENOUGH or 1]
+    usual = np.concatenate([some[np.isfinite(some)], latest[fine]])
     if usual.size >= FEWEST and (middle := float(np.median(usual))) > 0:
         fine &= latest <= LONGEST_UPDATE * middle
     return updates if fine.all() else updates.only(fine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -10,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpace.adapt import adapt, default_property, defines, refuse_misspelt
 from fedpace.checks import (
-    RAREST,
     FloatArray,
     one_per_client,
     positive_column,
@@ -24,18 +24,8 @@ from fedpace.profile import Profile
 from fedpace.sampling.bound import variance_term
 from fedpace.sampling.design import BaseDesign, as_design
 from fedpace.sampling.solvers.solution import Solution
+from fedpace.sampling.turns import FairTurns, Turns
 
-# A client is due when its credit reaches 1; a turn normally costs 1.
-DUE = 1.0
-# Largest payment of one turn, for a client that waited for it: at most twice its usual weight.
-MOST_PAID = 2.0
-# A client that is always at work pays its credit, but at least this, as long as it then owes no
-# more than one turn: with less, varying times would make steps shorter.
-LEAST_PAID = 0.5
-# Beyond that debt it pays nothing; positive, because some servers divide by the sum of the weights.
-NOTHING = 1e-6
-# A client stops earning at this credit, so that a long absence is not paid back in full.
-MOST_CREDIT = 4.0
 # A client that is at work for all but this part of the time is always at work.
 ALWAYS = 1e-6
 
@@ -121,6 +111,10 @@ class BaseDispatch:
         None: no task now, but after the next arrival; only while clients are at work.
         """
         raise NotImplementedError(_undefined(self, "next"))
+
+    def turns(self, credits: FloatArray, busy: Iterable[int] = ()) -> Turns:
+        """Return a queue of turns that begins with these credits; by default it calls `next`."""
+        return Turns(self, credits, busy)
 
     def seconds_per_completion(self, times: ArrayLike) -> float:
         """Return Σ f_i t_i / C."""
@@ -248,22 +242,17 @@ class InTurn(_Shares):
         self,
         free: NDArray[np.bool_],
         credit: FloatArray,
-        rng: np.random.Generator,  # noqa: ARG002
+        rng: np.random.Generator,
     ) -> Turn:
-        """Return the next client; `rng` is not used."""
-        clients = _free_clients(free, self.n)
-        always = clients[self.always[clients]]
-        if always.size:
-            client = int(always[np.argmax(credit[always])])
-            least = min(LEAST_PAID, max(float(credit[client]) + DUE, NOTHING))
-            paid = float(np.clip(credit[client], least, MOST_PAID))
-        else:
-            client = int(clients[np.argmin((DUE - credit[clients]) / self.q[clients])])
-            paid = float(np.clip(credit[client] - DUE, DUE, MOST_PAID))
-        earning = self.q * (credit < MOST_CREDIT)
-        credit = credit + earning * (paid / max(float(earning.sum()), RAREST))
-        credit[client] -= paid
-        return Turn(client, paid * float(self.weights[client] / self.q[client]), credit)
+        """Return the next client; for many turns in a row use `turns`."""
+        _free_clients(free, self.n)
+        turns = self.turns(credit)
+        client, weight = turns.next(free, rng)  # type: ignore[misc]
+        return Turn(client, weight, turns.credits)
+
+    def turns(self, credits: FloatArray, busy: Iterable[int] = ()) -> Turns:
+        """Return a queue of turns; one turn costs microseconds, whatever N is."""
+        return FairTurns(self, credits, busy)
 
 
 @dataclass(frozen=True, eq=False, init=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 from fedpace.checks import FloatArray, positive_count
 from fedpace.errors import InputError
 from fedpace.sampling.design import Draw, WithReplacement
-from fedpace.sampling.dispatch import BaseDispatch, InTurn, Turn, as_dispatch
+from fedpace.sampling.dispatch import BaseDispatch, InTurn, as_dispatch
+from fedpace.sampling.turns import Turns
 from fedpace.times.round_times import Presence
 from fedpace.training.backend import (
     NO_CLIENTS,
@@ -98,9 +100,11 @@ class AsynchronousTraining(Training):
         self._arrived: list[_Finished] = []
         self._waited = 0.0
         self._here: NDArray[np.bool_] | None = None  # those present at the latest task
+        self._factor = 1.0
         self._plan: Plan | None = None
         self._expected: tuple[object, float] = (None, math.nan)
         self._made: tuple[WithReplacement, InTurn] | None = None
+        self._turns: tuple[object, Turns] | None = None  # of the design in use
         super().__init__(backend, sampler, **settings)
         self._oldest = self.server.oldest if oldest is None else oldest
         self._clock = self.state.seconds
@@ -119,9 +123,11 @@ class AsynchronousTraining(Training):
         room = self._at_once - len(self._at_work)
         presence = self._presence() if room > 0 else None
         tasks: list[Task] = []
+        here: NDArray[np.bool_] | None = None
         while presence is not None and len(tasks) < room:
             context = self._context()._replace(present=presence.clients, seconds=self._clock)
-            task = self._next(context)
+            here = self._present(context) if not tasks else here
+            task = self._next(context, here)
             if task is None:
                 break
             tasks.append(task)
@@ -131,9 +137,9 @@ class AsynchronousTraining(Training):
         """Put replies into the buffer and step whenever it is full; return the rows."""
         self._clock += reply.lasted
         for client in reply.held.tolist():
-            waiting = self._at_work if client in self._at_work else self._late
-            if client in waiting:
-                self._held[client] = waiting.pop(client)
+            sent = self._take_from(client, self._at_work, self._late)
+            if sent is not None:
+                self._held[client] = sent
         arrived = [self._match(reply, place) for place in range(reply.clients.size)]
         arrived += [self._give_up(client, reply) for client in reply.missing.tolist()]
         rows = []
@@ -171,15 +177,21 @@ class AsynchronousTraining(Training):
             self._waited += presence.waited
         return presence
 
-    def _next(self, context: SamplerContext) -> Task | None:
+    def _next(self, context: SamplerContext, here: NDArray[np.bool_] | None) -> Task | None:
         """Return the task of the client whose turn it is; None where no client is free."""
         self._plan = self.sampler.plan(self.state.sampler, context)
         design = self._dispatch(self._plan)
         present = context.present
-        free = np.ones(context.n, dtype=np.bool_) if present is None else present.copy()
-        free[[*self._at_work]] = False
-        if not free[: design.n].any():
+        if present is not None and design.n < present.size:
+            present = present[: design.n]
+        found = self._queue(design).next(present, self._rng)
+        if found is None:
             if not self._at_work:
+                if present is None or present.any():
+                    raise InputError(
+                        f"design must have a next client while none is at work, got None of "
+                        f"{type(design).__name__}; return a turn"
+                    )
                 raise InputError(
                     f"sampler must return a design for those present, got one for the first "
                     f"{design.n} of {context.n} clients, none of them present; solve again when "
@@ -187,22 +199,17 @@ class AsynchronousTraining(Training):
                 )
             return None
         state, rate = self.state, self._schedule(self.state.round)
-        turn = next_turn(design, state.owed, free, self._rng)
-        if turn is None:
-            if not self._at_work:
-                raise InputError(
-                    f"design must have a next client while none is at work, got None of "
-                    f"{type(design).__name__}; return a turn"
-                )
-            return None
-        client, weight, owed = turn
-        self._here = self._present(context)
-        weight *= self._factor(design, context)
+        client, weight = found
+        if here is not None:
+            if here is not self._here:
+                self._factor = factor_of(design, here, context.weights)
+            weight *= self._factor
+        self._here = here
         sent = _Sent(client, state.round, state.parameters, rate, weight, self._clock)
         self._at_work[client] = sent
         self._late.pop(client, None)
         self._held.pop(client, None)
-        self.state = state._replace(owed=owed, sent=state.sent + 1)
+        self.state = state._replace(sent=state.sent + 1)
         clients = np.array([client])
         return Task(
             clients,
@@ -215,6 +222,31 @@ class AsynchronousTraining(Training):
             local_steps=self._plan.steps_of(clients),
         )
 
+    def _queue(self, design: BaseDispatch) -> Turns:
+        """Return the turns of the design in use; those of a new one go on where the others end."""
+        before = self._turns
+        if before is None or before[0] is not design:
+            turns = begin_turns(design, self._owed(), self._at_work, self._rng)
+            self._turns = before = design, turns
+        return before[1]
+
+    def _owed(self) -> FloatArray:
+        """Return the weight that each client is owed; NaN where that is not known yet."""
+        if self._turns is None:
+            return self.state.owed
+        turns = self._turns[1]
+        owed = turns.credits * (turns.design.weights / turns.design.q)
+        return np.append(owed, self.state.owed[owed.size :])
+
+    def _take_from(self, client: int, *places: dict[int, _Sent]) -> _Sent | None:
+        """Remove a client's task from the first of these places; it is then free."""
+        found = next((each for each in places if client in each), None)
+        if found is None:
+            return None
+        if found is self._at_work and self._turns is not None:
+            self._turns[1].end(client)
+        return found.pop(client)
+
     def _present(self, context: SamplerContext) -> NDArray[np.bool_] | None:
         """Return which clients are present, free or at work; None for all."""
         if context.present is None:
@@ -222,15 +254,6 @@ class AsynchronousTraining(Training):
         here = context.present.copy()
         here[[*self._at_work, *self._held]] = True
         return here
-
-    def _factor(self, design: BaseDispatch, context: SamplerContext) -> float:
-        """Return the factor that divides p and f by their sums over the clients present."""
-        if self._here is None:
-            return 1.0
-        here = self._here[: design.n]
-        if here.all():
-            return 1.0
-        return float(design.q[here].sum() / context.weights[: design.n][here].sum())
 
     def _dispatch(self, plan: Plan) -> BaseDispatch:
         """Return the plan's design; probabilities of draws become shares of completions."""
@@ -244,8 +267,7 @@ class AsynchronousTraining(Training):
     def _match(self, reply: Reply, place: int) -> _Finished | None:
         """Return one reply with its task; None for a reply without one."""
         client = int(reply.clients[place])
-        waiting = (self._at_work, self._held, self._late)
-        sent = next((each.pop(client) for each in waiting if client in each), None)
+        sent = self._take_from(client, self._at_work, self._held, self._late)
         if sent is None:
             return None
         age = self.state.round - sent.version
@@ -255,7 +277,7 @@ class AsynchronousTraining(Training):
 
     def _give_up(self, client: int, reply: Reply) -> _Finished | None:
         """Return a task without a reply; a later reply may still count."""
-        sent = self._at_work.pop(client, None) or self._held.pop(client, None)
+        sent = self._take_from(client, self._at_work, self._held)
         if sent is None:
             return None
         refused = client in reply.refused
@@ -363,35 +385,38 @@ class AsynchronousTraining(Training):
 
     def _state_to_resume(self) -> State:
         """Return the state with the weight of tasks under way still owed: they are drawn again."""
-        owed = self.state.owed.copy()
+        owed = self._owed().copy()
         out = (*self._at_work.values(), *self._held.values())
         for sent in (*out, *(each.sent for each in self._arrived)):
             owed[sent.client : sent.client + 1] += sent.weight
         return self.state._replace(owed=owed)
 
 
-def next_turn(
-    design: BaseDispatch, owed: FloatArray, free: NDArray[np.bool_], rng: np.random.Generator
-) -> Turn | None:
-    """Return the next client, and what clients are owed after its turn, as weights.
+def factor_of(design: BaseDispatch, here: NDArray[np.bool_], weights: FloatArray) -> float:
+    """Return the factor that divides p and f by their sums over the clients present."""
+    here = here[: design.n]
+    if here.all():
+        return 1.0
+    return float(design.q[here].sum() / weights[: design.n][here].sum())
+
+
+def begin_turns(
+    design: BaseDispatch, owed: FloatArray, busy: Iterable[int], rng: np.random.Generator
+) -> Turns:
+    """Return the turns of a design, from what clients are owed as weights.
 
     Turns have the weight p_i / f_i. What is owed is kept as weights, so that it stays right when
     the shares f change. A new client begins with a part of a turn. Then all receive the same
     multiple of p_i, so that the credits keep their sum, which turns rely on.
     """
-    n, weights = design.n, design.weights
-    per_turn = weights / design.q
-    owed = np.append(owed, np.full(max(n - owed.size, 0), np.nan))
-    new = np.isnan(owed[:n])
+    n, per_turn = design.n, design.weights / design.q
+    owed = np.append(owed[:n], np.full(max(n - owed.size, 0), np.nan))
+    new = np.isnan(owed)
     if new.any():
-        owed[:n][new] = (design.start(rng) * per_turn)[new]
-    credit = owed[:n] / per_turn
+        owed[new] = (design.start(rng) * per_turn)[new]
+    credit = owed / per_turn
     credit += ((n + 1) / 2 - credit.sum()) * design.q
-    turn = design.next(free[:n], credit, rng)
-    if turn is None:
-        return None
-    owed[:n] = turn.credits * per_turn
-    return turn._replace(credits=owed)
+    return design.turns(credit, busy)
 
 
 def _join(replies: list[Reply], passed: float, state: State) -> Reply:
