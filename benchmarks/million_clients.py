@@ -52,9 +52,7 @@ class Answering(SimulatedClock):
 
     def _updates(self, task: Task) -> LocalUpdates:
         lengths = self._lengths[task.clients]
-        moves = -0.01 * task.parameters + 0.001 * self._rng.normal(
-            size=(lengths.size, PARAMETERS)
-        )
+        moves = -0.01 * task.parameters + 0.001 * self._rng.normal(size=(lengths.size, PARAMETERS))
         return LocalUpdates(lengths[:, None] * moves, lengths)
 
 
@@ -62,7 +60,7 @@ def measured(scheme: str, mode: str, fleet: Fleet, count: int, *, known: bool) -
     """Return the seconds of the first dispatch, or round, and of each of `count` after it."""
     backend = Answering(fleet, known=known)
     how: dict[str, Any] = {"schedule": constant(0.05), "stop": Stop(blind=True), "seeds": Seeds(0)}
-    sampler: Any = sampler_for(scheme, AT_WORK, mode=mode)  # type: ignore[arg-type]
+    sampler: Any = sampler_for(scheme, AT_WORK, mode=mode)
     run: Any
     spent = []
     if mode == "asynchronous":

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from fedpace.checks import FloatArray
+from fedpace.checks import FloatArray, IntArray
 from fedpace.samplers.pace import Pace
 from fedpace.sampling.design import Draw, WithReplacement
 from fedpace.sampling.tiers import Tiered
 from fedpace.seeds import Seeds
 from fedpace.servers.average import Average
 from fedpace.servers.build import server_for
-from fedpace.servers.memory import Memory, Remembered
+from fedpace.servers.memory import Memory, Remembered, _log_off
 from fedpace.servers.untrained import AverageBuffers
 from fedpace.training.backend import Reply
 from fedpace.training.schedules import constant
@@ -41,7 +42,24 @@ def stepped(
 
 def remembered(seed: int = 0, *, beta: float = 0.6) -> Remembered:
     updates = np.random.default_rng(seed).normal(size=(4, SIZE)).astype(np.float32)
-    return Remembered(clients=np.array([4, 0, 2, 1]), updates=updates, agreed=beta, squares=1.0)
+    return in_slots(np.array([4, 0, 2, 1]), updates, agreed=beta)
+
+
+def in_slots(clients: IntArray, updates: NDArray[np.float32], *, agreed: float) -> Remembered:
+    """Return a memory of these clients' updates over their rates."""
+    slots = np.full(N, -1)
+    slots[clients] = np.arange(clients.size)
+    return Remembered(
+        slots=slots,
+        clients=clients,
+        used=np.zeros(clients.size, dtype=np.int64),
+        updates=updates,
+        shares=np.zeros((2, clients.size)),
+        totals=np.empty((0, updates.shape[1])),
+        agreed=agreed,
+        squares=1.0,
+        count=0,
+    )
 
 
 @given(seed=st.integers(0, 10**6), beta=st.floats(-0.5, 1.5))
@@ -101,12 +119,7 @@ def test_where_updates_do_not_change_memory_takes_away_all_variance() -> None:
     rng = np.random.default_rng(2)
     start, updates = rng.normal(size=SIZE), rng.normal(size=(N, SIZE))
     for client in range(N):
-        state = Remembered(
-            clients=np.arange(N),
-            updates=(updates / RATE).astype(np.float32),
-            agreed=1.0,
-            squares=1.0,
-        )
+        state = in_slots(np.arange(N), (updates / RATE).astype(np.float32), agreed=1.0)
         draw = Draw(np.array([client]), np.array([SHARES[client] * N]))
         model, _ = stepped(Memory(), state, start, draw, updates)
         np.testing.assert_allclose(model, start + SHARES @ updates, rtol=1e-5)
@@ -152,8 +165,91 @@ def test_only_the_latest_clients_are_remembered_where_room_is_short() -> None:
     for client in (0, 1, 0, 3):
         draw = Draw(np.array([client]), np.ones(1))
         _, state = stepped(server, state, start, draw, np.ones((N, SIZE)))
-    assert state["clients"].tolist() == [0, 3]
+    assert sorted(state["clients"]) == [0, 3]
     assert state["updates"].shape == (2, SIZE)
+
+
+class LookingAtAll:
+    """Memory that recalls single updates from a dict and adds up all of them in every step."""
+
+    def __init__(self, room: int, beta: float | None) -> None:
+        self.room, self.beta = room, beta
+        self.known: dict[int, FloatArray] = {}
+        self.agreed = self.squares = 0.0
+
+    def step(self, seen: RoundUpdates) -> FloatArray:
+        size, shares = seen.parameters.size, seen.weights
+        measured = min(max(self.agreed / self.squares, 0), 1) if self.squares else 0.0
+        beta = measured if self.beta is None else self.beta
+        here = np.ones(N, dtype=np.bool_) if seen.present is None else seen.present
+        part = shares[here].sum() if self.beta is None else 1.0
+        away = [i for i in self.known if not here[i]] if part < 1 else []
+        rest = 1 - beta * shares[away].sum()
+        clients = seen.draw.clients.tolist()
+        before = [self.known.get(i, np.zeros(size)) for i in clients]
+        step = np.zeros(size)
+        for i, update in self.known.items():
+            step += beta * shares[i] * update * (1.0 if i in away else rest / part)
+        for weight, update, old in zip(seen.draw.weights, seen.reply.updates, before, strict=True):
+            step += rest * weight * (update / seen.learning_rate - beta * old)
+        self.agreed, self.squares = 0.9 * self.agreed, 0.9 * self.squares
+        for place, i in enumerate(clients):
+            latest, importance = (
+                seen.reply.updates[place] / RATE,
+                shares[i] * seen.draw.weights[place],
+            )
+            self.agreed += importance * (latest @ before[place])
+            self.squares += importance * (before[place] @ before[place])
+        for place, i in enumerate(clients):
+            self.known.pop(i, None)
+            self.known[i] = (seen.reply.updates[place] / RATE).astype(np.float32).astype(float)
+        self.known = dict([*self.known.items()][-self.room :])
+        return np.asarray(seen.parameters + seen.learning_rate * step, dtype=np.float64)
+
+
+@pytest.mark.parametrize("beta", [None, 1.0])
+@pytest.mark.parametrize("room", [2, N])
+@pytest.mark.parametrize("precision", [np.float32, np.float64])
+def test_what_is_kept_by_differences_is_the_sum_over_all(
+    beta: float | None, room: int, precision: type[np.floating[Any]]
+) -> None:
+    """Clients come and go, the least recent make room, and their parts of the data change."""
+    rng, size = np.random.default_rng(0), 90
+    server, oracle = Memory(most=room * size, beta=beta), LookingAtAll(room, beta)
+    model, usual = np.zeros(size), rng.normal(size=(N, size))
+    state = server.init(model)
+    for step in range(60):
+        draw = Draw(np.sort(rng.permutation(N)[: rng.integers(1, 4)]), rng.random(3))
+        draw = draw._replace(weights=draw.weights[: draw.clients.size])
+        shares = SHARES if step < 30 else np.full(N, 1 / N)
+        here = None if step % 3 else rng.random(N) < 0.7
+        if here is not None:
+            here[draw.clients] = True
+        updates = (usual + rng.normal(size=(N, size))).astype(precision)
+        ones = np.ones(draw.clients.size)
+        reply = Reply(draw.clients, updates[draw.clients], ones, ones)
+        seen = RoundUpdates(model, RATE, draw, reply, shares, present=here)
+        model.setflags(write=False)
+        reply.updates.setflags(write=False)
+        expected = oracle.step(seen)
+        model, state = server.step(state, seen)
+        np.testing.assert_allclose(model, expected, rtol=1e-5, atol=1e-5)
+        assert state["agreed"] == pytest.approx(oracle.agreed, rel=1e-4)
+        assert len(state["updates"]) <= room
+
+
+def test_memory_that_would_hold_few_is_off_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    rng, server = np.random.default_rng(0), Memory(most=SIZE, beta=1.0)
+    _log_off.cache_clear()
+    start, state = np.zeros(SIZE), server.init(np.zeros(SIZE))
+    for _ in range(3):
+        updates = rng.normal(size=(N, SIZE))
+        draw = Draw(np.arange(N), SHARES)
+        model, state = stepped(server, state, start, draw, updates)
+        np.testing.assert_allclose(model, SHARES @ updates)
+    (line,) = caplog.messages
+    assert "memory is off: 1 of 5 clients fit" in line
+    assert not state["updates"].size
 
 
 def test_what_is_no_number_is_not_remembered() -> None:

@@ -416,7 +416,7 @@ def test_a_sampler_is_shown_what_each_update_began_with() -> None:
         ):
             np.testing.assert_array_equal(model, models[version])
             assert rate == inverse(0.1)(version)
-        assert seen.residuals.shape == seen.reply.updates.shape
+        assert seen.residual_norms.shape == seen.draw.clients.shape
 
 
 def test_a_client_that_is_twice_in_a_buffer_counts_twice() -> None:

@@ -108,10 +108,12 @@ def test_directions_are_per_local_step_where_the_sampler_chose_them() -> None:
         steps = STEPS[seen.draw.clients]
         np.testing.assert_array_equal(seen.reply.local_steps, steps)
         np.testing.assert_allclose(
-            seen.directions, seen.reply.updates / (0.05 * steps[:, None]), rtol=1e-12
+            seen.directions(slice(None)), seen.reply.updates / (0.05 * steps[:, None]), rtol=1e-12
         )
         few = seen.only(steps == steps[0])
-        np.testing.assert_array_equal(few.directions, seen.directions[steps == steps[0]])
+        np.testing.assert_array_equal(
+            few.directions(slice(None)), seen.directions(slice(None))[steps == steps[0]]
+        )
 
 
 def test_memory_steps_as_far_as_the_average_where_all_take_the_same_steps() -> None:

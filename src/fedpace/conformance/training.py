@@ -100,7 +100,8 @@ def check_server(make: Callable[[], BaseServer], *, size: int = 5, seed: int = 0
         state = unpack(pack(state))
         before = parameters.copy()
         shares = np.full(4 + index, 1 / (4 + index))
-        seen = RoundUpdates(parameters, 0.1, draw, reply, shares, reply.updates / 0.1)
+        norms = np.linalg.norm(reply.updates / 0.1, axis=1)
+        seen = RoundUpdates(parameters, 0.1, draw, reply, shares, norms)
         after, next_state = server.step(state, seen)
         again, _ = as_server(make()).step(stored, seen._replace(parameters=before.copy()))
         _require(
@@ -224,9 +225,9 @@ def _show_updates(
     reply = Reply(row.clients, updates, row.client_seconds, row.grad_norms)
     rate = RATES[row.round % len(RATES)]
     with np.errstate(over="ignore"):
-        residuals = updates / rate
+        norms = np.linalg.norm(updates / rate, axis=1)
     draw = Draw(row.clients, row.weights)
-    seen = RoundUpdates(rng.normal(size=SIZE), rate, draw, reply, context.weights, residuals)
+    seen = RoundUpdates(rng.normal(size=SIZE), rate, draw, reply, context.weights, norms)
     before = (seen.parameters.copy(), updates.copy(), context.weights.copy())
     with np.errstate(over="ignore", invalid="ignore"):  # as in a run
         state = sampler.see(state, seen)

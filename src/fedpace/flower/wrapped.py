@@ -105,9 +105,9 @@ class WrappedServer(BaseServer):
         """Return the inner server's weights."""
         return self.inner.weigh(updates)
 
-    def residuals(self, state: Any, updates: RoundUpdates) -> FloatArray:
-        """Return the residuals of the inner server."""
-        return self.inner.residuals(state["inner"], updates)
+    def residual_norms(self, state: Any, updates: RoundUpdates) -> FloatArray:
+        """Return the lengths of the residuals of the inner server."""
+        return self.inner.residual_norms(state["inner"], updates)
 
     def init(self, parameters: FloatArray) -> Any:
         """Return the states of the inner server and of the strategy."""

@@ -201,8 +201,7 @@ def drop_outliers(updates: RoundUpdates, norms: FloatArray) -> RoundUpdates:
 
     `norms` are those known before; the limit is the one that remote replies are screened by.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        latest = np.sqrt(np.vecdot(updates.residuals, updates.residuals))
+    latest = updates.residual_norms
     fine = np.isfinite(latest)
     some = norms[:: norms.size // ENOUGH or 1]
     usual = np.concatenate([some[np.isfinite(some)], latest[fine]])
@@ -213,11 +212,10 @@ def drop_outliers(updates: RoundUpdates, norms: FloatArray) -> RoundUpdates:
 
 def update_norms(norms: FloatArray, updates: RoundUpdates) -> FloatArray:
     """Return the expected norms after these updates; a client's first one counts fully."""
-    clients, residuals = updates.draw.clients, updates.residuals
+    clients, latest = updates.draw.clients, updates.residual_norms
     more = int(clients.max(initial=-1)) + 1 - norms.size
     if more > 0:
         norms = np.append(norms, np.full(more, math.nan))
-    latest = np.sqrt(np.vecdot(residuals, residuals))
     before = np.where(np.isnan(norms[clients]), latest, norms[clients])
     norms[clients] = before + LATEST_NORM * (latest - before)
     return norms

@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
 from fedpace.training.updates import RoundUpdates, latest_of_each, places_of, replace_rows
 
+ONE = np.float64(1.0)
 # Numbers in a sketch: inner products are off by about 1/√256 of the product of the lengths.
 SKETCH = 256
 # Sketches of larger models use this many of their parameters.
@@ -67,7 +69,9 @@ def compare_updates(curvature: Curvature, updates: RoundUpdates) -> Curvature:
     """
     draw = updates.draw
     with np.errstate(all="ignore"):
-        directions = _sketch_each(list(updates.directions))
+        sketch = sketch_of(updates.parameters.size)
+        parts = zip(updates.reply.updates, updates.scales, strict=True)
+        directions = np.array([sketch(update, rate) for update, rate in parts]).reshape(-1, SKETCH)
         models = _sketch_each(updates.models)
     fine = np.isfinite(directions).all(axis=1) & np.isfinite(models).all(axis=1)
     places = places_of(draw.clients, curvature["clients"])
@@ -187,7 +191,7 @@ class Sketch:
         self._cells = np.arange(count) if few else rng.integers(SKETCH, size=count)
         self._signs = np.full(count, scale) if few else scale * rng.choice([-1.0, 1.0], count)
 
-    def __call__(self, vector: FloatArray) -> FloatArray:
-        """Return the sketch."""
-        signed = self._signs * vector[self._chosen]
+    def __call__(self, vector: NDArray[np.floating[Any]], scale: np.float64 = ONE) -> FloatArray:
+        """Return the sketch of vector / scale."""
+        signed = self._signs * (vector[self._chosen] / scale)
         return np.asarray(np.bincount(self._cells, signed, SKETCH), dtype=np.float64)

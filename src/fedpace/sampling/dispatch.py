@@ -112,9 +112,9 @@ class BaseDispatch:
         """
         raise NotImplementedError(_undefined(self, "next"))
 
-    def turns(self, credits: FloatArray, busy: Iterable[int] = ()) -> Turns:
+    def turns(self, credit: FloatArray, busy: Iterable[int] = ()) -> Turns:
         """Return a queue of turns that begins with these credits; by default it calls `next`."""
-        return Turns(self, credits, busy)
+        return Turns(self, credit, busy)
 
     def seconds_per_completion(self, times: ArrayLike) -> float:
         """Return Σ f_i t_i / C."""
@@ -250,9 +250,9 @@ class InTurn(_Shares):
         client, weight = turns.next(free, rng)  # type: ignore[misc]
         return Turn(client, weight, turns.credits)
 
-    def turns(self, credits: FloatArray, busy: Iterable[int] = ()) -> Turns:
+    def turns(self, credit: FloatArray, busy: Iterable[int] = ()) -> Turns:
         """Return a queue of turns; one turn costs microseconds, whatever N is."""
-        return FairTurns(self, credits, busy)
+        return FairTurns(self, credit, busy)
 
 
 @dataclass(frozen=True, eq=False, init=False)

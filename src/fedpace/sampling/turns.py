@@ -37,14 +37,14 @@ class Turns:
     ----------
     design : BaseDispatch
         Its `next` chooses the clients, looking at all of them.
-    credits : array of N
+    credit : array of N
         The credits now.
     busy : clients
         Those at work; clients beyond N are ignored here and below.
     """
 
-    def __init__(self, design: BaseDispatch, credits: FloatArray, busy: Iterable[int] = ()) -> None:
-        self.design, self._credits = design, credits
+    def __init__(self, design: BaseDispatch, credit: FloatArray, busy: Iterable[int] = ()) -> None:
+        self.design, self._credits = design, credit
         self._free = np.ones(design.n, dtype=np.bool_)
         self._free[[client for client in busy if client < design.n]] = False
 
@@ -89,10 +89,10 @@ class FairTurns(Turns):
 
     design: InTurn
 
-    def __init__(self, design: InTurn, credits: FloatArray, busy: Iterable[int] = ()) -> None:
-        super().__init__(design, credits, busy)
+    def __init__(self, design: InTurn, credit: FloatArray, busy: Iterable[int] = ()) -> None:
+        super().__init__(design, credit, busy)
         self._now = 0.0  # V
-        self._base = np.array(credits, dtype=np.float64)  # a_i, or the credit of those who are full
+        self._base = np.array(credit, dtype=np.float64)  # a_i, or the credit of those who are full
         self._full = self._base >= MOST_CREDIT
         self._earning = float(design.q[~self._full].sum())
         self._set_aside = np.zeros(design.n, dtype=np.bool_)  # free, but away

@@ -11,6 +11,7 @@ from fedpace.checks import FloatArray
 from fedpace.sampling.design import Draw
 from fedpace.training.backend import Reply
 from fedpace.training.server import BaseServer
+from fedpace.training.updates import add_weighted
 
 
 class Moments(TypedDict):
@@ -52,7 +53,7 @@ class Adam(BaseServer):
         self, state: Moments, parameters: FloatArray, draw: Draw, reply: Reply
     ) -> tuple[FloatArray, Moments]:
         """Return the model after one step of Adam."""
-        update = draw.weights @ reply.updates
+        update = add_weighted(None, draw.weights, reply.updates)
         first = self.betas[0] * state["first"] + (1 - self.betas[0]) * update
         second = self._second(state["second"], update**2)
         step = self.rate * first / (np.sqrt(second) + self.floor)

@@ -8,6 +8,7 @@ from fedpace.checks import FloatArray
 from fedpace.sampling.design import Draw
 from fedpace.training.backend import Reply
 from fedpace.training.server import BaseServer
+from fedpace.training.updates import add_weighted
 
 
 @dataclass(frozen=True)
@@ -26,4 +27,5 @@ class Mean(BaseServer):
         self, state: None, parameters: FloatArray, draw: Draw, reply: Reply
     ) -> tuple[FloatArray, None]:
         """Return the mean."""
-        return parameters + (draw.weights / draw.weights.sum()) @ reply.updates, state
+        shares = draw.weights / draw.weights.sum()
+        return add_weighted(parameters, shares, reply.updates), state

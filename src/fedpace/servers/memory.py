@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+from functools import cache
 from typing import TypedDict
 
 import numpy as np
@@ -11,24 +13,36 @@ from numpy.typing import NDArray
 from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
 from fedpace.training.server import BaseServer
-from fedpace.training.updates import RoundUpdates, latest_of_each, places_of, replace_rows
+from fedpace.training.updates import RoundUpdates, blocks, latest_of_each
+
+log = logging.getLogger("fedpace")
 
 # Forgetting factor of the sums behind β, per round or per ten asynchronous updates.
 KEPT, A_ROUND = 0.9, 10
 # Most numbers to remember, in single precision: 256 MB.
 LARGEST_MEMORY = 2**26
+# Memory is off where it would hold less than one of this many clients.
+WORTH = 3
 
 
 class Remembered(TypedDict):
-    """The latest update of each client over its learning rate, the latest client last.
+    """The latest update of each client over its learning rate, in a table of slots.
 
-    `agreed` and `squares` are sums whose ratio is β.
+    `slots` is the slot of each client, −1 for none, `clients` the client of each slot, −1 for none,
+    and `used` the number of its latest update, of `count`. `totals` are Σ s_i h_i for both rows of
+    `shares`: over the clients that are here, and those that are away. `agreed` and `squares` are
+    sums whose ratio is β.
     """
 
+    slots: IntArray
     clients: IntArray
+    used: IntArray
     updates: NDArray[np.float32]
+    shares: FloatArray
+    totals: FloatArray
     agreed: float
     squares: float
+    count: int
 
 
 @dataclass(frozen=True)
@@ -61,7 +75,8 @@ class Memory(BaseServer):
     Parameters
     ----------
     most : int
-        Numbers to remember; if N times the model's size is more, the latest clients only.
+        Numbers to remember; if N times the model's size is more, the latest clients only. If less
+        than a third of the clients fit, nothing is remembered, which is the plain average.
     beta : float in [0, 1], optional
         A fixed β: 1 is FedVARP, 0 the plain average, and between them is FedStale.
     """
@@ -75,72 +90,182 @@ class Memory(BaseServer):
 
     def init(self, parameters: FloatArray) -> Remembered:
         """Return the state before the first round."""
-        clients = np.empty(0, dtype=np.int64)
-        updates = np.empty((0, parameters.size), dtype=np.float32)
-        return Remembered(clients=clients, updates=updates, agreed=0.0, squares=0.0)
+        none = np.empty(0, dtype=np.int64)
+        return Remembered(
+            slots=none,
+            clients=none,
+            used=none,
+            updates=np.empty((0, parameters.size), dtype=np.float32),
+            shares=np.empty((2, 0)),
+            totals=np.empty((0, parameters.size)),
+            agreed=0.0,
+            squares=0.0,
+            count=0,
+        )
 
-    def residuals(self, state: Remembered, updates: RoundUpdates) -> FloatArray:
-        """Return Δ_i/η − β h_i of the clients that answered."""
-        return updates.directions - self._beta(state) * self._recall(state, updates.draw.clients)
+    def residual_norms(self, state: Remembered, updates: RoundUpdates) -> FloatArray:
+        """Return ‖Δ_i/η − β h_i‖ of the clients that answered."""
+        beta, slots = self._beta(state), _slots_of(state, updates.draw.clients)
+        squares = np.zeros(slots.size)
+        for piece in blocks(2 * slots.size, updates.parameters.size):
+            rest = updates.directions(piece) - beta * _recall(state, slots, piece)
+            squares += np.vecdot(rest, rest)
+        return np.sqrt(squares)
 
     def step(self, state: Remembered, updates: RoundUpdates) -> tuple[FloatArray, Remembered]:
         """Return the model after the step, and the memory with the new updates."""
-        draw = updates.draw
-        before = self._recall(state, draw.clients)
-        latest = updates.directions
-        beta = self._beta(state)
-        step = draw.weights @ (latest - beta * before)
-        if beta:
-            step = self._add_memory(step, beta, state, updates)
+        draw, parameters = updates.draw, updates.parameters
+        room = self._room(updates)
+        beta, slots = self._beta(state) if room else 0.0, _slots_of(state, draw.clients)
         rate = updates.learning_rate if updates.step_rate is None else updates.step_rate
         rate *= updates.mean_steps
-        return updates.parameters + rate * step, self._remember(state, updates, before, latest)
+        rest, factors = self._factors(beta, state, updates)
+        agreed, squares, lengths = np.zeros((3, slots.size))
+        after = np.empty_like(parameters)
+        for piece in blocks(2 * slots.size, parameters.size):
+            latest, before = updates.directions(piece), _recall(state, slots, piece)
+            step = draw.weights @ (latest - beta * before)
+            if beta:
+                totals = state["totals"][:, piece]
+                step = rest * step + factors[: len(totals)] @ totals
+            after[piece] = parameters[piece] + rate * step
+            if room:
+                agreed += np.vecdot(latest, before)
+                squares += np.vecdot(before, before)
+                lengths += np.vecdot(latest, latest)
+        if room:
+            fine = np.isfinite(lengths)
+            importance = (draw.weights * updates.weights[draw.clients])[fine]
+            kept = KEPT if updates.started is None else KEPT ** (fine.sum() / A_ROUND)
+            state["agreed"] = kept * state["agreed"] + float(importance @ agreed[fine])
+            state["squares"] = kept * state["squares"] + float(importance @ squares[fine])
+            _remember(state, updates, np.flatnonzero(fine), room)
+        return after, state
 
-    def _add_memory(
-        self, step: FloatArray, beta: float, state: Remembered, updates: RoundUpdates
-    ) -> FloatArray:
-        """Add the remembered updates of all clients to a step by the drawn ones."""
+    def _room(self, updates: RoundUpdates) -> int:
+        """Return how many clients are remembered, 0 if less than a third of all would be."""
+        n, size = updates.weights.size, updates.parameters.size
+        room = min(self.most // max(size, 1), n)
+        if WORTH * room >= n:
+            return room
+        _log_off(room, n, 4 * n * size / 1e6)
+        return 0
+
+    def _factors(
+        self, beta: float, state: Remembered, updates: RoundUpdates
+    ) -> tuple[float, FloatArray]:
+        """Return the factors of the step by the drawn clients, and of both totals."""
+        if not beta:
+            return 1.0, np.zeros(2)
         clients = state["clients"]
-        shares = updates.weights[clients].astype(np.float64)
+        known = np.flatnonzero(clients >= 0)
         here = updates.share_present if self.beta is None else 1.0
-        if here < 1:
-            away = updates.is_away(clients)
-            rest = 1 - beta * float(shares[away].sum())
-            shares[~away] *= rest / here
-            step = rest * step
-        return step + beta * (shares.astype(np.float32) @ state["updates"])
+        away = known[updates.is_away(clients[known])] if here < 1 else known[:0]
+        shares = np.zeros_like(state["shares"])
+        shares[0, known] = updates.weights[clients[known]]
+        shares[1, away], shares[0, away] = shares[0, away], 0.0
+        _add_up(state, shares)
+        rest = 1 - beta * float(shares[1].sum())
+        return rest, beta * np.array([rest / here, 1.0])
 
     def _beta(self, state: Remembered) -> float:
         return _measured_beta(state) if self.beta is None else self.beta
 
-    def _recall(self, state: Remembered, clients: IntArray) -> FloatArray:
-        """Return the remembered updates of these clients, 0 for unknown ones."""
-        rows = np.zeros((clients.size, state["updates"].shape[1]))
-        places = places_of(clients, state["clients"])
-        whose = np.flatnonzero(places >= 0)
-        rows[whose] = state["updates"][places[whose]]
-        return rows
 
-    def _remember(
-        self, state: Remembered, updates: RoundUpdates, before: FloatArray, latest: FloatArray
-    ) -> Remembered:
-        fine = np.isfinite(latest).all(axis=1)
-        latest, before, clients = latest[fine], before[fine], updates.draw.clients[fine]
-        importance = updates.draw.weights[fine] * updates.weights[clients]
-        agreed = float(importance @ np.vecdot(latest, before))
-        squares = float(importance @ np.vecdot(before, before))
-        kept = KEPT if updates.started is None else KEPT ** (clients.size / A_ROUND)
-        others = np.ones(state["clients"].size, dtype=np.bool_)
-        others[(places := places_of(clients, state["clients"]))[places >= 0]] = False
-        last = latest_of_each(clients)
-        clients, latest = clients[last], latest[last]
-        room = slice(-max(self.most // max(latest.shape[1], 1), 1), None)
-        return Remembered(
-            clients=np.append(state["clients"][others], clients)[room],
-            updates=replace_rows(state["updates"], others, latest)[room],
-            agreed=kept * state["agreed"] + agreed,
-            squares=kept * state["squares"] + squares,
-        )
+def _slots_of(state: Remembered, clients: IntArray) -> IntArray:
+    """Return the slot of each client, −1 for none."""
+    slots = np.full(clients.size, -1)
+    known = clients < state["slots"].size
+    slots[known] = state["slots"][clients[known]]
+    return slots
+
+
+def _recall(state: Remembered, slots: IntArray, piece: slice) -> FloatArray:
+    """Return some entries of what is remembered in these slots, 0 for none."""
+    rows = np.zeros((slots.size, piece.stop - piece.start))
+    known = slots >= 0
+    rows[known] = state["updates"][slots[known], piece]
+    return rows
+
+
+def _add_up(state: Remembered, shares: FloatArray) -> None:
+    """Bring the totals to these shares: by the rows whose share changed, or all if most did."""
+    rows, before = state["updates"], state["shares"]
+    needed = 1 + bool(shares[1].any())
+    if len(state["totals"]) < needed:
+        more = np.zeros((needed - len(state["totals"]), rows.shape[1]))
+        state["totals"] = np.concatenate([state["totals"], more])
+    changed = np.flatnonzero((shares != before).any(axis=0))
+    anew = 2 * changed.size > (shares > 0).any(axis=0).sum()
+    if anew:
+        changed = np.flatnonzero(shares.any(axis=0))
+        before = np.zeros_like(shares)
+    if changed.size or anew:
+        change = (shares - before)[: len(state["totals"]), changed]
+        for piece in blocks(changed.size, rows.shape[1]):
+            found = change @ rows[changed, piece].astype(np.float64)
+            state["totals"][:, piece] = found if anew else state["totals"][:, piece] + found
+    state["shares"] = shares
+
+
+def _remember(state: Remembered, updates: RoundUpdates, fine: IntArray, room: int) -> None:
+    """Put the latest update of each client into its slot; the least recent ones make room."""
+    fine = fine[latest_of_each(updates.draw.clients[fine])]
+    fine = fine[max(fine.size - room, 0) :]
+    clients, rates = updates.draw.clients[fine], updates.scales[fine, None]
+    slots = _find_slots(state, clients, room)
+    old = state["shares"][: len(state["totals"]), slots]
+    for piece in blocks(2 * slots.size, updates.parameters.size):
+        if old.any():
+            state["totals"][:, piece] -= old @ _recall(state, slots, piece)
+        state["updates"][slots, piece] = updates.reply.updates[fine, piece] / rates
+    state["shares"][:, slots] = 0.0
+
+
+def _find_slots(state: Remembered, clients: IntArray, room: int) -> IntArray:
+    """Return a slot for each client: its own, a new one, or that of the least recent client."""
+    slots = _slots_of(state, clients)
+    new = np.flatnonzero(slots < 0)
+    free = np.flatnonzero(state["clients"] < 0)
+    if new.size > free.size and state["clients"].size < room:
+        _grow(state, new.size - free.size, room)
+        free = np.flatnonzero(state["clients"] < 0)
+    if new.size > free.size:
+        used = state["used"].copy()
+        used[slots[slots >= 0]] = state["count"]  # those of now stay
+        used[free] = -1
+        free = np.argsort(used, kind="stable")
+    slots[new] = free[: new.size]
+    evicted = state["clients"][slots[new]]
+    state["slots"][evicted[evicted >= 0]] = -1
+    most = int(clients.max(initial=-1)) + 1 - state["slots"].size
+    state["slots"] = np.append(state["slots"], np.full(max(most, 0), -1))
+    state["slots"][clients], state["clients"][slots] = slots, clients
+    state["used"][slots] = np.arange(clients.size) + state["count"]
+    state["count"] += clients.size
+    return slots
+
+
+def _grow(state: Remembered, more: int, room: int) -> None:
+    """Make room for more clients."""
+    before = state["clients"].size
+    more = min(max(more, before // 2), room - before)
+    none = np.full(more, -1)
+    state["clients"] = np.append(state["clients"], none)
+    state["used"] = np.append(state["used"], none)
+    state["shares"] = np.append(state["shares"], np.zeros((2, more)), axis=1)
+    rows = state["updates"]
+    state["updates"] = np.zeros((before + more, rows.shape[1]), np.float32)
+    state["updates"][:before] = rows
+
+
+@cache
+def _log_off(room: int, n: int, megabytes: float) -> None:
+    """Log once that nothing is remembered, and what it would take."""
+    log.warning(
+        "fedpace: the server's memory is off: %d of %d clients fit; all take %.0f MB: "
+        "give Memory(most=…)", room, n, megabytes
+    )  # fmt: skip
 
 
 def _measured_beta(state: Remembered) -> float:

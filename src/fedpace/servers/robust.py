@@ -11,7 +11,7 @@ from fedpace.errors import InputError
 from fedpace.sampling.design import Draw
 from fedpace.training.backend import Reply
 from fedpace.training.server import BaseServer
-from fedpace.training.updates import RoundUpdates
+from fedpace.training.updates import RoundUpdates, add_weighted, inner_products
 
 NEEDS_ROUNDS = "it compares the updates of a round; in asynchronous mode take clip:2"
 
@@ -43,14 +43,14 @@ class Clipped(BaseServer):
     def step(self, state: FloatArray, updates: RoundUpdates) -> tuple[FloatArray, FloatArray]:
         """Return the average of the clipped updates, and the latest length of each client."""
         clients = updates.draw.clients
-        found = np.sqrt(np.vecdot(updates.directions, updates.directions))
+        found = self.residual_norms(state, updates)
         lengths = np.full(max(state.size, int(clients.max()) + 1), np.nan)
         lengths[: state.size] = state
         lengths[clients] = found
         most = self.factor * float(np.nanmedian(lengths))
         scale = np.minimum(1.0, most / np.maximum(found, np.finfo(float).tiny))
-        step = (updates.draw.weights * scale) @ updates.reply.updates
-        return updates.parameters + step, lengths
+        weights = updates.draw.weights * scale
+        return add_weighted(updates.parameters, weights, updates.reply.updates), lengths
 
 
 @dataclass(frozen=True)
@@ -116,15 +116,15 @@ class Krum(BaseServer):
         updates, count = reply.updates, draw.clients.size
         near = count - int(self.liars) - 2
         if near < 1:
-            return parameters + draw.weights @ updates, state
-        products = updates @ updates.T
+            return add_weighted(parameters, draw.weights, updates), state
+        products = inner_products(updates)
         squares = np.diag(products)
         distances = np.maximum(squares[:, None] + squares - 2 * products, 0.0)
         scores = np.sort(distances, axis=1)[:, 1 : near + 1].sum(axis=1)  # without itself
         kept = np.sort(np.argsort(scores, kind="stable")[: count - int(self.liars)])
         weights = draw.weights[kept]
         scale = draw.weights.sum() / weights.sum()
-        return parameters + scale * (weights @ updates[kept]), state
+        return add_weighted(parameters, scale * weights, updates[kept]), state
 
 
 def is_robust(server: BaseServer) -> bool:

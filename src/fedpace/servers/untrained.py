@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.checks import FloatArray
+from fedpace.checks import FloatArray, IntArray
 from fedpace.training.backend import BaseBackend
 from fedpace.training.server import BaseServer
 from fedpace.training.updates import RoundUpdates
@@ -38,10 +38,12 @@ class AverageBuffers(BaseServer):
 
     inner: BaseServer
     trained: NDArray[np.bool_]
+    _buffers: IntArray = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "oldest", self.inner.oldest)
         object.__setattr__(self, "needs_rounds", self.inner.needs_rounds)
+        object.__setattr__(self, "_buffers", np.flatnonzero(~self.trained))
 
     def init(self, parameters: FloatArray) -> Any:
         """Return the inner server's state."""
@@ -51,18 +53,18 @@ class AverageBuffers(BaseServer):
         """Return the inner server's weights."""
         return self.inner.weigh(updates)
 
-    def residuals(self, state: Any, updates: RoundUpdates) -> FloatArray:
-        """Return what the inner server weights."""
-        return self.inner.residuals(state, updates)
+    def residual_norms(self, state: Any, updates: RoundUpdates) -> FloatArray:
+        """Return the lengths of what the inner server weights."""
+        return self.inner.residual_norms(state, updates)
 
     def step(self, state: Any, updates: RoundUpdates) -> tuple[FloatArray, Any]:
         """Return the inner server's model, but for the buffers."""
         after, state = self.inner.step(state, updates)
-        buffers, weights = ~self.trained, updates.draw.weights
-        if buffers.any():  # Adam, for one, would not keep a variance positive
+        buffers, weights = self._buffers, updates.draw.weights
+        if buffers.size:  # Adam, for one, would not keep a variance positive
             moves = _moves(updates, buffers) / max(1.0, weights.sum())
-            after = np.where(buffers, updates.parameters, after)
-            after[buffers] += weights @ moves
+            after = after.copy() if after is updates.parameters else after
+            after[buffers] = updates.parameters[buffers] + weights @ moves
         return after, state
 
 
@@ -72,9 +74,9 @@ def keep_buffers(server: BaseServer, backend: BaseBackend) -> BaseServer:
     return server if trained is None else AverageBuffers(server, trained)
 
 
-def _moves(updates: RoundUpdates, buffers: NDArray[np.bool_]) -> FloatArray:
+def _moves(updates: RoundUpdates, buffers: IntArray) -> FloatArray:
     """Return w_i − w; in asynchronous training w is newer than the client's start."""
-    moves: FloatArray = updates.reply.updates[:, buffers]
+    moves = updates.reply.updates[:, buffers].astype(np.float64)
     if updates.started is not None:
         moves = moves + [model[buffers] for model in updates.models] - updates.parameters[buffers]
     return moves

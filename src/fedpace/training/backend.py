@@ -109,7 +109,7 @@ def join_replies(replies: Sequence[Reply], **rest: Any) -> Reply:
         if all(
             part.size or not each.clients.size for part, each in zip(parts, replies, strict=True)
         ):
-            columns[name] = np.concatenate(parts)
+            columns[name] = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return Reply(**columns, **rest)
 
 

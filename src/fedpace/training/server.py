@@ -13,7 +13,7 @@ from fedpace.errors import InputError
 from fedpace.sampling.design import Draw
 from fedpace.training.backend import Reply
 from fedpace.training.state import State
-from fedpace.training.updates import RoundUpdates, Started
+from fedpace.training.updates import RoundUpdates, Started, add_weighted, blocks
 
 # Floor on the estimated response rate; limits the correction for missing replies to 5×.
 LEAST_CHANCE = 0.2
@@ -49,7 +49,7 @@ class BaseServer:
         not called for a round without replies. The weights are not renormalised: that they sum to 1
         only on average is what keeps the model unbiased.
         """
-        return parameters + draw.weights @ reply.updates, state
+        return add_weighted(parameters, draw.weights, reply.updates), state
 
     def step(self, state: Any, updates: RoundUpdates) -> tuple[FloatArray, Any]:
         """Return the new model and the new state, from everything known of the round."""
@@ -59,9 +59,16 @@ class BaseServer:
         """Return the weights of the updates, by default those of the draw."""
         return updates.draw.weights
 
-    def residuals(self, state: Any, updates: RoundUpdates) -> FloatArray:  # noqa: ARG002
-        """Return what the server weights, over the learning rate: by default the updates."""
-        return updates.directions
+    def residual_norms(self, state: Any, updates: RoundUpdates) -> FloatArray:  # noqa: ARG002
+        """Return the lengths of what the server weights, over the learning rate.
+
+        By default those of the updates.
+        """
+        squares = np.zeros(updates.draw.clients.size)
+        for piece in blocks(squares.size, updates.parameters.size):
+            part = updates.directions(piece)
+            squares += np.vecdot(part, part)
+        return np.sqrt(squares)
 
 
 def as_server(value: Any, *, argument: str = "server") -> BaseServer:
@@ -119,7 +126,8 @@ def apply_replies(
     if reply.clients.size:
         updates = updates._replace(draw=used._replace(weights=server.weigh(updates)))
         if with_residuals:
-            updates = updates._replace(residuals=server.residuals(state.server, updates))
+            norms = server.residual_norms(state.server, updates)
+            updates = updates._replace(residual_norms=norms)
         parameters, memory = server.step(state.server, updates)
         state = state._replace(parameters=parameters, server=memory)
     np.add.at(draws, asked, 1)

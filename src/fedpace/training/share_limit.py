@@ -10,6 +10,7 @@ from fedpace.checks import FloatArray, IntArray, number
 from fedpace.errors import InputError
 from fedpace.sampling.design import Draw
 from fedpace.training.backend import Reply
+from fedpace.training.updates import inner_products
 
 # Default limit on the share of rounds that a remote client takes part in: a client in one of seven
 # rounds can at most triple its share by false reports.
@@ -108,10 +109,13 @@ def agreement(weights: FloatArray, reply: Reply) -> FloatArray:
 
     NaN without any other update, or where a norm is 0.
     """
-    updates = reply.updates
+    if weights.size < 2:
+        return np.full(weights.size, np.nan)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        others = weights @ updates - weights[:, None] * updates
-        lengths = np.sqrt(np.vecdot(updates, updates) * np.vecdot(others, others))
-        found: FloatArray = np.vecdot(updates, others) / lengths
+        products = inner_products(reply.updates)
+        rest = weights * (1 - np.eye(weights.size))  # of the others, one row each
+        along = np.vecdot(rest, products)
+        lengths = np.sqrt(np.diag(products) * np.vecdot(rest @ products, rest))
+        found: FloatArray = along / lengths
     found[~np.isfinite(found)] = np.nan
-    return found if updates.shape[0] > 1 else np.full(updates.shape[0], np.nan)
+    return found

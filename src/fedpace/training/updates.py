@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,6 +13,9 @@ from fedpace.sampling.design import Draw
 from fedpace.training.backend import NO_VALUES, Probe, Reply
 
 Floating = TypeVar("Floating", bound=np.floating[Any])
+
+# Numbers in a block: what is computed of it in float64 stays in the processor's cache, 1 MB.
+BLOCK = 2**17
 
 
 class Started(NamedTuple):
@@ -31,9 +34,9 @@ class RoundUpdates(NamedTuple):
     """The clients that answered, their weights and updates, and what they began with.
 
     `draw` holds those who answered, in the order of `reply`, with the weights that were used;
-    `weights` are p_i of all clients. `residuals` are what the server weighted, one row each and
-    over the learning rate: the updates, less what a server with memory expected of each. `probes`
-    are the answers to probes before the draw, and `times` are t_i where they are known beforehand.
+    `weights` are p_i of all clients. `residual_norms` are the lengths of what the server weighted,
+    over the learning rate: of the updates, less what a server with memory expected of each.
+    `probes` are the answers to probes before the draw, and `times` are t_i where they are known.
     `present` marks the clients that could be drawn, None for all.
 
     In a round all began with `parameters`, at the `learning_rate`. In an asynchronous step these
@@ -47,7 +50,7 @@ class RoundUpdates(NamedTuple):
     draw: Draw
     reply: Reply
     weights: FloatArray
-    residuals: FloatArray = NO_VALUES
+    residual_norms: FloatArray = NO_VALUES
     started: Started | None = None
     version: int = 0
     step_rate: float | None = None
@@ -85,11 +88,14 @@ class RoundUpdates(NamedTuple):
         return self.started.models
 
     @property
-    def directions(self) -> FloatArray:
-        """The updates over their learning rates: Δ/η, or Δ/(η E) where the sampler chose E."""
+    def scales(self) -> FloatArray:
+        """What directions are divided by: η, or η E where the sampler chose E."""
         steps = self.reply.local_steps
-        rates = self.rates * steps if steps.size else self.rates
-        directions: FloatArray = self.reply.updates / rates[:, None]
+        return self.rates * steps if steps.size else self.rates
+
+    def directions(self, piece: slice) -> FloatArray:
+        """Return some entries of the updates over their learning rates, and steps if chosen."""
+        directions: FloatArray = self.reply.updates[:, piece] / self.scales[:, None]
         return directions
 
     @property
@@ -107,8 +113,52 @@ class RoundUpdates(NamedTuple):
         if started is not None:
             models = [model for model, fine in zip(started.models, selected, strict=True) if fine]
             started = Started(started.rates[selected], models, started.versions[selected])
-        residuals = self.residuals[selected] if self.residuals.size else self.residuals
-        return self._replace(draw=draw, reply=reply, residuals=residuals, started=started)
+        norms = self.residual_norms[selected] if self.residual_norms.size else NO_VALUES
+        return self._replace(draw=draw, reply=reply, residual_norms=norms, started=started)
+
+
+def blocks(rows: int, size: int) -> Iterator[slice]:
+    """Yield the columns of a large matrix in blocks, in order.
+
+    >>> [*blocks(rows=2**16, size=150)]
+    [slice(0, 64, None), slice(64, 128, None), slice(128, 150, None)]
+    """
+    step = max(BLOCK // max(rows, 1) // 64, 1) * 64
+    return (slice(begin, min(begin + step, size)) for begin in range(0, size, step))
+
+
+def add_weighted(
+    base: FloatArray | None, weights: FloatArray, rows: NDArray[np.floating[Any]]
+) -> FloatArray:
+    """Return base + Σ_i weights_i rows_i in float64, without a float64 copy of the rows.
+
+    Rows in single precision are added up in it, block by block; `base` may be None for 0.
+
+    >>> add_weighted(np.zeros(2), np.array([1.0, 0.5]), np.array([[1, 2], [4, 6]], np.float32))
+    array([3., 5.])
+    """
+    size = rows.shape[1]
+    if rows.dtype == np.float32:
+        weights = weights.astype(np.float32)
+    total = np.empty(size)
+    for piece in blocks(len(rows), size):
+        found = weights @ rows[:, piece]
+        total[piece] = found if base is None else base[piece] + found
+    return total
+
+
+def inner_products(rows: NDArray[np.floating[Any]]) -> FloatArray:
+    """Return ⟨row_i, row_j⟩ in float64.
+
+    >>> inner_products(np.array([[1.0, 2.0], [3.0, 0.0]]))
+    array([[5., 3.],
+           [3., 9.]])
+    """
+    found = np.zeros((len(rows), len(rows)))
+    for piece in blocks(len(rows), rows.shape[1]):
+        part = rows[:, piece].astype(np.float64)
+        found += part @ part.T
+    return found
 
 
 def places_of(clients: IntArray, known: IntArray) -> IntArray:
