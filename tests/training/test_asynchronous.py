@@ -22,6 +22,7 @@ from fedpace.seeds import Seeds
 from fedpace.servers.buffered import FedAsync, FedBuff
 from fedpace.servers.memory import Memory
 from fedpace.times.round_times import BaseTimes, Presence, Steady, Varying
+from fedpace.times.shared_link import SharedLink, Transfers, share_fairly
 from fedpace.training.asynchronous import AsynchronousTraining, begin_turns
 from fedpace.training.backend import Evaluation, Reply, Task, join_replies
 from fedpace.training.callbacks import RunInfo
@@ -102,6 +103,58 @@ def test_a_client_has_one_task_at_a_time_and_all_slots_are_taken() -> None:
         assert ((began <= moment) & (moment < ended)).sum() <= 3
     first = [task.round_index for task in backend.tasks]
     assert first == list(range(len(first)))  # so that no two tasks train on the same batches
+
+
+def test_tasks_share_a_link_as_if_all_were_known_in_advance() -> None:
+    backend = Counters(P, Varying(LARGER, Seeds(0), noise=0.5, computing=0.6))
+    backend.link, backend.megabits = SharedLink(3.0), 2.0
+    rows = run_asynchronously(backend, buffer=2).history.rows[1:]
+    began = np.concatenate([row.began for row in rows])
+    seconds = np.concatenate([row.client_seconds for row in rows])
+    sent = {(task.seconds, int(task.clients[0])): task for task in backend.tasks}
+    alone = np.array([
+        backend.times.at(task.seconds, task.clients, round_index=task.round_index)[0]
+        for task in sent.values()
+    ])  # fmt: skip
+    starts, who = np.array([*sent]).T
+    own = backend.megabits / (0.4 * alone)
+    every = Transfers(
+        starts + 0.6 * alone, np.full(alone.size, 2.0), own, np.full(alone.size, np.inf)
+    )
+    ends = dict(zip(zip(starts, who, strict=True), share_fairly(every, 3.0).ends, strict=True))
+    clients = np.concatenate([row.clients for row in rows])
+    found = [ends[each] for each in zip(began, clients, strict=True)]
+    assert began + seconds == pytest.approx(found, rel=1e-9)
+    assert (began + seconds > began + 1.05 * backend.times.usual.min()).any()
+
+
+@pytest.mark.parametrize("rule", ["fair", "optimal"])
+def test_a_round_is_as_long_as_its_transfers(rule: str) -> None:
+    backend = Counters(P, Steady(LARGER, 1.0))
+    backend.link, backend.megabits, backend.sharing = SharedLink(3.0, rule), 2.0, 2
+    usual = backend.usual_times
+    assert usual is not None
+    assert usual == pytest.approx(LARGER + 2 * 2.0 / 3.0)
+    assert backend.usual_computing == pytest.approx(LARGER / usual)
+    clients = np.array([0, 2, 5])
+    backend.submit(Task(clients, np.zeros(1), 0, 0.1, 7.0))
+    reply = backend.collect()
+    ends = backend.link.ends(LARGER[clients], np.full(3, 2.0))
+    assert dict(zip(reply.clients, reply.seconds, strict=True)) == pytest.approx(
+        dict(zip(clients, ends, strict=True))
+    )
+    assert reply.lasted == pytest.approx(ends.max())
+
+
+def test_a_late_transfer_is_lost_and_leaves_the_link_to_others() -> None:
+    backend = Counters(P, Steady(np.ones(6), 1.0))
+    backend.link, backend.megabits = SharedLink(1.0), 1.0
+    backend.submit(Task(np.arange(3), np.zeros(1), 0, 0.1, 0.0, deadline=3.5))
+    backend.submit(Task(np.array([4]), np.zeros(1), 1, 0.1, 0.0))
+    reply = backend.collect()
+    assert reply.missing.tolist() == [0, 1, 2]  # 2.5 of 4 megabits were moved by then
+    assert reply.clients.tolist() == [4]
+    assert reply.seconds == pytest.approx([3.5 + 0.375])
 
 
 def test_every_buffer_of_updates_makes_a_step_at_the_rate_of_each_task() -> None:

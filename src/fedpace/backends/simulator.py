@@ -21,7 +21,8 @@ from fedpace.errors import InputError
 from fedpace.models.model import BaseModel, adapt_model
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import BaseTimes, Presence, as_times
-from fedpace.times.traces import FORWARD_AND_BACKWARD
+from fedpace.times.shared_link import FAIR, SharedLink, Transfers, share_fairly
+from fedpace.times.traces import FORWARD_AND_BACKWARD, MEGABITS
 from fedpace.training.backend import (
     NO_CLIENTS,
     NO_VALUES,
@@ -76,6 +77,7 @@ class _Underway(NamedTuple):
     first: float
     last: float
     trained: LocalUpdates | None = None
+    transfers: Transfers | None = None  # with a link that clients share
 
     @classmethod
     def of(cls, task: Task, seconds: FloatArray, trained: LocalUpdates | None = None) -> Self:
@@ -95,19 +97,25 @@ class _Underway(NamedTuple):
     def part(self, chosen: NDArray[np.bool_]) -> _Underway:
         """Return the task of some of the clients."""
         trained = self.trained and LocalUpdates(*(each[chosen] for each in self.trained))
-        return _Underway.of(self.task.part(chosen), self.seconds[chosen], trained)
+        found = _Underway.of(self.task.part(chosen), self.seconds[chosen], trained)
+        return found._replace(transfers=self.transfers and self.transfers.part(chosen))
 
 
 class SimulatedClock(BaseBackend):
     """Keep tasks until their simulated time has come; a subclass trains.
 
     `times` are how long each client takes for `reference_steps` local steps, and when it is
-    present; `times_known` is whether the server knows the usual ones, or must learn them.
+    present; `times_known` is whether the server knows the usual ones, or must learn them. With a
+    shared `link`, a task first computes, then transfers `megabits`, at the speed of its own link at
+    most; the usual times are those with `sharing` clients in transfer.
     """
 
     times: BaseTimes
     times_known: bool
     reference_steps: int | None = None
+    link: SharedLink | None = None
+    megabits: float = MEGABITS
+    sharing: int = 1
 
     def __init__(self) -> None:
         self._underway: list[_Underway] = []
@@ -120,21 +128,36 @@ class SimulatedClock(BaseBackend):
         """Current t_i without noise and drift, if the server knows them."""
         if not self.times_known:
             return None
-        usual = self.times.usual_at(self._asked)
-        if self.local_steps == self._reference:
-            return usual
-        return usual * self._factor(self.times.computing, self.local_steps)
+        return self._usual[0]
 
     @property
     def usual_computing(self) -> FloatArray | None:
         """The share of the usual times that is computing, if the server knows them."""
         if not self.times_known:
             return None
-        shares = np.broadcast_to(self.times.computing, self.times.usual.size)
-        if self.local_steps == self._reference:
-            return shares
-        rest = (1 - shares) / self._factor(shares, self.local_steps)
-        return np.asarray(1 - rest)
+        return self._usual[1]
+
+    @property
+    def _usual(self) -> tuple[FloatArray, FloatArray]:
+        """The usual times, and the share of them that is computing."""
+        usual = self.times.usual_at(self._asked)
+        shares = np.broadcast_to(self.times.computing, usual.size)
+        linked = usual * (1 - shares)
+        if self.local_steps != self._reference:
+            usual = usual * self._factor(shares, self.local_steps)
+            shares = 1 - linked / usual
+        if self.link is not None:
+            computing = usual - linked
+            own = self._own(linked)
+            usual = self.link.usual(computing, np.full_like(own, self.megabits), own, self.sharing)
+            shares = computing / usual
+        return usual, shares
+
+    def _own(self, linked: FloatArray) -> FloatArray:
+        """Return the capacity of own links on which the traffic takes these seconds alone."""
+        with np.errstate(divide="ignore"):
+            own: FloatArray = self.megabits / np.maximum(linked, 0.0)
+        return own
 
     def client_losses(self, task: Task) -> ClientLosses:  # noqa: ARG002
         """Return the losses of a task's model on the samples of its clients."""
@@ -153,16 +176,74 @@ class SimulatedClock(BaseBackend):
     def submit(self, task: Task) -> None:
         """Send a task: its clients begin now."""
         busy = self._underway or self._gone
-        self._now = max(self._now, task.seconds) if busy else task.seconds
-        seconds, lost = self._end_times(task, self._times(task))
-        every = _Underway.of(task, seconds)
+        now = max(self._now, task.seconds) if busy else task.seconds
+        if self._queued:
+            self._advance(now)
+        self._now = now
+        times, linked = self._times(task)
+        transfers = None
+        if self.link is not None:
+            ready, own = times - linked, self._own(linked)
+            megabits = np.full_like(own, self.megabits)
+            if self.link.rule == FAIR:
+                quits = self._stays(task)
+                transfers = Transfers(task.seconds + ready, megabits, own, task.seconds + quits)
+            else:
+                times = self.link.ends(ready, megabits, own)
+        seconds, lost = self._end_times(task, times, self._stays(task))
+        self._keep(_Underway.of(task, seconds)._replace(transfers=transfers), lost)
+
+    def _keep(self, every: _Underway, lost: NDArray[np.bool_]) -> None:
         if lost.any():
             self._gone.append(every.part(lost))
         if not lost.all():
             self._underway.append(every.part(~lost) if lost.any() else every)
 
+    @property
+    def _queued(self) -> bool:
+        """Whether a link is shared among all tasks, so that the end of each depends on others."""
+        return self.link is not None and self.link.rule == FAIR
+
+    def _joined(self) -> Transfers:
+        """Return the transfers of all tasks under way."""
+        parts = [each.transfers for each in (*self._underway, *self._gone) if each.transfers]
+        return Transfers(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    def _advance(self, until: float) -> None:
+        """Transfer on the shared link until then."""
+        assert self.link is not None
+        if not (self._underway or self._gone) or until <= self._now:
+            return
+        left = share_fairly(self._joined(), self.link.capacity, now=self._now, until=until).left
+        for entries in (self._underway, self._gone):
+            for place, each in enumerate(entries):
+                mine, left = left[: each.seconds.size], left[each.seconds.size :]
+                assert each.transfers is not None
+                entries[place] = each._replace(transfers=each.transfers._replace(left=mine))
+
+    def _settle(self, count: int | None) -> None:
+        """Find when the next `count` tasks end, if no other is sent, and transfer until then."""
+        assert self.link is not None
+        underway = [*self._underway, *self._gone]
+        if not underway:
+            return
+        capacity = self.link.capacity
+        ends, late, left = share_fairly(self._joined(), capacity, now=self._now, count=count)
+        self._underway, self._gone = [], []
+        for each in underway:
+            size = each.seconds.size
+            times = np.where(late[:size], np.inf, ends[:size] - each.task.seconds)
+            assert each.transfers is not None
+            transfers = each.transfers._replace(left=left[:size])
+            ends, late, left = ends[size:], late[size:], left[size:]
+            seconds, lost = self._end_times(each.task, times, self._stays(each.task))
+            ended = _Underway.of(each.task, seconds, each.trained)
+            self._keep(ended._replace(transfers=transfers), lost)
+
     def collect(self, count: int | None = None) -> Reply:
         """Return the next `count` replies by the simulated clock, and any at the same moment."""
+        if self._queued:
+            self._settle(count)
         underway = [*self._underway, *self._gone]
         begun = all(each.task.seconds == self._now for each in underway)
         single = len(self._underway) == len(underway) == 1
@@ -209,14 +290,20 @@ class SimulatedClock(BaseBackend):
         found = self.client_losses(underway.task)
         return underway.reply._replace(losses=found.mean, rms_losses=np.sqrt(found.square))
 
-    def _times(self, task: Task) -> FloatArray:
-        """Return the seconds that a task takes: computing grows with the local steps."""
+    def _times(self, task: Task) -> tuple[FloatArray, FloatArray]:
+        """Return the seconds that a task takes, and those on the link.
+
+        Computing grows with the local steps.
+        """
         clients, index = task.clients, task.round_index
         times = self.times.at(task.seconds, clients, round_index=index)
         steps = self.local_steps if task.local_steps is None else task.local_steps
-        if steps is None or np.all(steps == self._reference):
-            return times
-        return times * self._factor(self.times.computing_of(clients, round_index=index), steps)
+        usual = steps is None or np.all(steps == self._reference)
+        if usual and self.link is None:
+            return times, NO_VALUES
+        shares = self.times.computing_of(clients, round_index=index)
+        linked = times * (1 - shares)
+        return times if usual else times * self._factor(shares, steps), linked
 
     @property
     def _reference(self) -> int | None:
@@ -227,11 +314,15 @@ class SimulatedClock(BaseBackend):
         parts = 1.0 if steps is None else steps / np.float64(self._reference or 1)
         return np.asarray(1 + shares * (parts - 1))
 
-    def _end_times(self, task: Task, times: FloatArray) -> tuple[FloatArray, NDArray[np.bool_]]:
-        """Return when each client ends, and which bring no reply: they left, or were too late."""
+    def _stays(self, task: Task) -> FloatArray:
+        """Return after how many seconds each client leaves, or is too late."""
         stays = self.times.leaves(task.seconds, task.clients)
-        if task.deadline is not None:
-            stays = np.minimum(stays, task.deadline)
+        return stays if task.deadline is None else np.minimum(stays, task.deadline)
+
+    def _end_times(
+        self, task: Task, times: FloatArray, stays: FloatArray
+    ) -> tuple[FloatArray, NDArray[np.bool_]]:
+        """Return when each client ends, and which bring no reply: they left, or were too late."""
         lost = stays < times
         seconds = np.minimum(times, stays)
         come = np.flatnonzero(~lost)
@@ -276,6 +367,9 @@ class Simulator(DataHolder, SimulatedClock):
         Clips updates and adds noise.
     reference_steps : int ≥ 1, optional
         The local steps that `times` are for; by default `local_steps`.
+    link, megabits, sharing : SharedLink, float > 0, int ≥ 1, optional
+        A link that clients share, the traffic of a task on it, and the clients in transfer that the
+        usual times are for.
     """
 
     data: Split
@@ -291,6 +385,9 @@ class Simulator(DataHolder, SimulatedClock):
     times_known: bool = True
     privacy: Privacy | None = None
     reference_steps: int | None = None
+    link: SharedLink | None = None
+    megabits: float = MEGABITS
+    sharing: int = 1
 
     def __post_init__(self) -> None:
         super().__init__()

@@ -39,6 +39,7 @@ from fedpace.times.distributions import FLASH, DeviceTimes, device_times
 from fedpace.times.links import FLASH as LINKS
 from fedpace.times.links import linked
 from fedpace.times.round_times import BaseTimes, Steady, Varying
+from fedpace.times.shared_link import SharedLink
 from fedpace.times.traces import data_file, whole_file
 from fedpace.training import schedules
 from fedpace.training.backend import BaseBackend
@@ -218,6 +219,9 @@ def simulator(study: Study, seed: int) -> Simulator:
         privacy=None if study.privacy is None else study.privacy.made,
         local_steps=study.training.local_steps,
         reference_steps=study.reference_steps,
+        link=SharedLink.parse(study.devices.link) if study.devices.link else None,
+        megabits=study.devices.megabits,
+        sharing=study.training.slots,
         **local,
     )
 

@@ -14,6 +14,7 @@ from fedpace.backends.privacy import DELTA, Privacy
 from fedpace.errors import InputError, nearest
 from fedpace.times.availability import ALWAYS
 from fedpace.times.round_times import COMPUTING
+from fedpace.times.shared_link import OPTIMAL, SharedLink
 from fedpace.times.traces import MEGABITS, SAMPLES
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -138,6 +139,10 @@ class DevicesSection(_Section):
     another number, the part of a time that is computing grows in proportion: as a trace has it, or
     the share `compute` of other times.
 
+    With the `link` shared:CAPACITY (Mbit/s), all clients in transfer share the server's link: a
+    client computes for its part of the time, then transfers its `megabits`, no faster than its own
+    link would in the rest of the time. shared:CAPACITY:optimal lets a round's clients end together.
+
     `correlation` assigns the same times by sample counts: 1 the longest to the largest clients,
     −1 the shortest, 0 in random order. `availability` is always, markov:ON:OFF, daily:SHARE:PERIOD
     file:PATH or file.py:name: see fedpace.times.availability.
@@ -148,6 +153,7 @@ class DevicesSection(_Section):
     megabits: Positive = MEGABITS
     compute: Annotated[float, Field(ge=0, le=1)] = COMPUTING
     reference_steps: Count | None = None
+    link: str | None = None
     known: bool = True
     correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
     availability: str = ALWAYS
@@ -157,6 +163,13 @@ class DevicesSection(_Section):
     busy: Annotated[float, Field(ge=0, lt=1)] = 0.0
     busy_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 10.0
     spell: Positive = 10.0
+
+    @field_validator("link")
+    @classmethod
+    def _check_link(cls, link: str | None) -> str | None:
+        if link is not None:
+            SharedLink.parse(link)
+        return link
 
 
 class TrainingSection(_Section):
@@ -343,6 +356,9 @@ class Study(_Section):
                 "take and deadline need rounds; set training.mode=synchronous, or set "
                 "training.take and training.deadline to none"
             )
+        link = self.devices.link
+        if link and SharedLink.parse(link).rule == OPTIMAL and self.training.mode != "synchronous":
+            raise ValueError(f"link {link} needs rounds; set training.mode=synchronous")
         return self
 
     @property
