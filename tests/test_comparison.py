@@ -12,6 +12,7 @@ from torch import nn
 
 import fedpace
 from fedpace.errors import InputError
+from fedpace.models.logistic import Logistic
 from fedpace.studies.store import Store
 from fedpace.training.callbacks import RunInfo
 from fedpace.training.history import Row
@@ -53,10 +54,37 @@ def test_an_own_module_is_compared_resumed_and_saved(
     Net().load_state_dict(state)  # every name, in its shape
     assert int(state["1.num_batches_tracked"]) > 0
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
+    assert isinstance(first.model("pace"), nn.Sequential)
     again = compared(tmp_path, target=0.01, save=True)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()} == before
     assert again.seconds("uniform") == first.seconds("uniform")
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("mode", ["asynchronous", "auto"])
+def test_the_result_answers_in_every_mode(mode: Any, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"schemes": "uniform, pace", "mode": mode, "target": 0.6, "rounds": 60}
+    result = compared(tmp_path, model=Logistic(4, 2), save=True, **how)
+    assert result.best() in (row.scheme for row in result.report.summaries[0].rows)
+    assert 0 < result.seconds("pace") < np.inf
+    assert result.seconds(f"pace ({mode})") == result.seconds("pace")
+    assert f"{result.best()} reached loss 0.6 in " in repr(result)
+    table, runs, rounds = (result.to_pandas(what) for what in ("table", "runs", "rounds"))
+    assert sorted(table["scheme"]) == sorted(runs["scheme"].unique())
+    assert list(table.columns[:3]) == ["setup", "target", "scheme"]
+    assert len(runs) == 4
+    assert len(rounds) == sum(len(run.history.rows) for run in result.runs)
+    shown = result._repr_html_()
+    assert shown.count("<table") == shown.count("<svg") == 1
+    assert result.plot(tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
+    assert result.model()["parameters"].size == Logistic(4, 2).size
+    with pytest.raises(InputError, match="what must be table, runs or rounds, got 'row'"):
+        result.to_pandas("row")
+
+
+def test_without_saved_models_the_remedy_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="got none; give save=True"):
+        compared(tmp_path, model=Logistic(4, 2), schemes="uniform", seeds=1).model()
 
 
 def test_other_data_or_another_model_are_other_runs(tmp_path: Path) -> None:

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+import html
+import math
 import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from io import StringIO
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
 from fedpace.checks import short_repr
 from fedpace.data.shards import Split
-from fedpace.errors import InputError, nearest
+from fedpace.errors import InputError, nearest, needs
 from fedpace.lookup import GIVEN, fingerprint, label, register_objects
+from fedpace.models.model import BaseModel
+from fedpace.report.charts import save as save_figure
 from fedpace.report.live import Live
+from fedpace.report.notes import headline
 from fedpace.report.report import Report
+from fedpace.report.setups import plain_name
+from fedpace.report.study_charts import study_figures
+from fedpace.report.study_tables import csv_text, main_table, ranked
+from fedpace.report.summary import SchemeSummary, Summary
 from fedpace.studies.callbacks import ProgressLines
 from fedpace.studies.loggers import loggers
 from fedpace.studies.own import model_for, split_of
@@ -26,7 +37,10 @@ from fedpace.studies.runner import run_study, study_jobs, write_models
 from fedpace.studies.store import Store, StoredRun, write_record
 from fedpace.studies.study import SECTIONS, validated
 from fedpace.training.callbacks import Callback
-from fedpace.training.history import Row
+from fedpace.training.history import History, Row
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 # Rounds after which a run ends by default, if it has not reached its target.
 MOST_ROUNDS = 500
@@ -53,7 +67,7 @@ class Settings(TypedDict, total=False):
     optimiser: str
     proximal: float
     server: str
-    mode: Literal["synchronous", "asynchronous"]
+    mode: Literal["synchronous", "asynchronous", "auto"]
     at_once: int
     buffer: int
     max_weight: float
@@ -78,23 +92,112 @@ class Settings(TypedDict, total=False):
     seconds: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """The result of `compare`: runs, report, and the paths of the page and the trained models."""
+    """The result of `compare`. A notebook shows its headline, table and chart.
+
+    Attributes
+    ----------
+    runs : sequence of StoredRun
+        Each with its `scheme`, `seed` and `history`.
+    report : Report
+        All numbers, with intervals.
+    page, models : paths
+        The page for the browser, and the files of the trained models with `save=True`.
+    """
 
     runs: Sequence[StoredRun]
     report: Report
     page: Path
     models: Sequence[Path] = ()
+    _model: BaseModel | None = None
+
+    def __repr__(self) -> str:
+        return f"<Comparison: {headline(self._summary) or 'no run reached the target'}>"
+
+    def _repr_html_(self) -> str:
+        """Return headline, table and chart for a notebook; the chart is an SVG."""
+        said = html.escape(headline(self._summary) or "No run reached the target.")
+        with TemporaryDirectory() as folder:
+            picture = self.plot(Path(folder) / "chart.svg").read_text(encoding="utf-8")
+        return f"<p>{said}</p>{main_table(self._summary)}{picture}"
 
     def seconds(self, scheme: str) -> float:
         """Return a scheme's mean seconds to the target; infinite if a run never reached it."""
-        rows = {row.scheme: row for row in self.report.summaries[0].rows}
+        row = self._row(scheme)
+        return row.seconds.value if row.reached == row.runs else math.inf
+
+    def best(self) -> str:
+        """Return the scheme that reached the target first, in the mean of its runs."""
+        return ranked(self._summary)[0].scheme
+
+    def plot(self, path: str | Path = "comparison.svg") -> Path:
+        """Draw the loss against the time as SVG, PNG or PDF, and return the file's path."""
+        (figure, *_), *_ = study_figures(self._summary)
+        save_figure(Path(path), figure)
+        return Path(path)
+
+    def to_pandas(self, what: Literal["table", "runs", "rounds"] = "table") -> DataFrame:
+        """Return a pandas DataFrame.
+
+        The table has one line per scheme with times and intervals, runs one per run, and rounds one
+        per round or asynchronous step of each run.
+        """
+        with needs("to_pandas needs pandas", "pandas"):
+            import pandas as pd
+        if what == "table":
+            return pd.read_csv(StringIO(csv_text([self._summary])))
+        if what == "runs":
+            return pd.DataFrame([_ended(run) for run in self._summary.setup.runs])
+        if what != "rounds":
+            got = f"{what!r}; {nearest(str(what), ('table', 'runs', 'rounds'))}"
+            raise InputError(f"what must be table, runs or rounds, got {got}")
+        named = ((run.scheme, run.seed, run.history) for run in self._summary.setup.runs)
+        frames = [
+            pd.DataFrame(history.columns()).assign(scheme=scheme, seed=seed)
+            for scheme, seed, history in named
+        ]
+        return pd.concat(frames, ignore_index=True)
+
+    def model(self, scheme: str | None = None) -> Any:
+        """Return the trained model of the run with the lowest last loss; needs `save=True`.
+
+        By default of the best scheme: a PyTorch module, or a dict of arrays for other models.
+        """
+        name = self.best() if scheme is None else self._row(scheme).scheme
+        runs = [run for run in self._summary.setup.of(name) if run.parameters is not None]
+        if self._model is None or not runs:
+            raise InputError("compare must keep the trained models, got none; give save=True")
+        run = min(runs, key=lambda each: _last_loss(each.history))
+        assert run.parameters is not None
+        return self._model.with_parameters(run.parameters)
+
+    @property
+    def _summary(self) -> Summary:
+        return self.report.summaries[0]
+
+    def _row(self, scheme: str) -> SchemeSummary:
+        """Return the line of a scheme, with or without its mode in brackets."""
+        rows = {row.scheme: row for row in self._summary.rows}
+        rows |= {plain_name(name): row for name, row in rows.items()}
         if scheme not in rows:
-            known = ", ".join(rows)
+            known = ", ".join(row.scheme for row in self._summary.rows)
             raise InputError(f"scheme must have been compared, got '{scheme}'; use one of: {known}")
-        row = rows[scheme]
-        return row.seconds.value if row.reached == row.runs else float("inf")
+        return rows[scheme]
+
+
+def _ended(run: StoredRun) -> dict[str, Any]:
+    """Return a run's last row: how it ended, after how long, and with which loss."""
+    last = run.history.rows[-1]
+    return {
+        "scheme": run.scheme, "seed": run.seed, "ended": run.ended, "rounds": last.round,
+        "seconds": last.seconds, "loss": last.loss, "accuracy": last.accuracy,
+    }  # fmt: skip
+
+
+def _last_loss(history: History) -> float:
+    known = [row.loss for row in history.rows if math.isfinite(row.loss)]
+    return known[-1] if known else math.inf
 
 
 def compare(
@@ -160,7 +263,7 @@ def compare(
         Serve the page on this machine during the runs, and print its address.
     **settings
         Fields of a study, such as k=10, local_steps=50, batch=24, schedule="inverse:0.1",
-        mode="synchronous", rounds=500; see `Settings`.
+        mode="asynchronous", rounds=500; see `Settings`.
 
     Examples
     --------
@@ -170,13 +273,14 @@ def compare(
             model=Net, clients=[(x0, y0), (x1, y1), …], k=5, schedule="constant:0.05",
             schemes=["uniform", "optimal-mean", "pace"], seeds=5, target=0.5, out="runs",
         )
-        result.seconds("pace")
+        result  # in a notebook: headline, table and chart
+        result.best(), result.seconds("pace"), result.to_pandas(), result.model()
     """
     names = schemes.split(",") if isinstance(schemes, str) else list(schemes)
     names = [each.strip() if isinstance(each, str) else each for each in names]
     numbers = _seeds(seeds)
     split = clients if isinstance(clients, Split) else split_of(clients, test_share=test_share)
-    model_for(model, split.train, loss=loss, metric=metric)
+    made = model_for(model, split.train, loss=loss, metric=metric)
     study = validated(_values(name, split, model, loss, metric, times, target, settings), name)
     folder, printed = Path(out), ProgressLines()
     warn = printed.on_warning
@@ -206,7 +310,8 @@ def compare(
     print(f"Page: {path}")
     if show:
         webbrowser.open(path.resolve().as_uri())
-    return Comparison(runs, report, path, write_models(study, jobs.keys, folder) if save else ())
+    models = write_models(study, jobs.keys, folder) if save else ()
+    return Comparison(runs, report, path, models, made)
 
 
 def _values(

@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import struct
+import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -19,12 +20,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from fedpace.report.live import MOST, Live
+from fedpace.studies.build import run_one
 from fedpace.studies.callbacks import Remaining
 from fedpace.studies.runner import run_study
-from fedpace.studies.store import Job
+from fedpace.studies.store import Job, Store
 from fedpace.training.callbacks import Callback, RunInfo
 from fedpace.training.history import Row
 from fedpace.training.stopping import Stop
+from tests.cli.calling import assert_refused, command, run
 from tests.report.asking import asked, url_of
 from tests.studies.tiny import LONG, begin, session_is_empty, tiny_study, wait_until, write_setup
 from tests.training.fakes import row
@@ -260,3 +263,22 @@ def test_ctrl_c_ends_a_command_with_a_page(tmp_path: Path) -> None:
     assert "interrupted: 0 of 5 runs are stored" in err
     assert "Traceback" not in err
     wait_until(lambda: session_is_empty(process.pid))
+
+
+def test_a_stored_study_is_opened_and_grows(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    study = tiny_study(tmp_path, "stop.loss=none", "stop.rounds=2")
+    Store(out).save(study, "uniform", 0, run_one(study, "uniform", 0))
+    command_line = command("live", out)
+    with subprocess.Popen(command_line, stderr=subprocess.PIPE, text=True) as process:
+        url = url_of(process)
+        assert "1 run in" in asked(url)
+        now = asked(f"{url}now")
+        assert (now["stored"], now["total"], now["over"]) == (1, 0, False)
+        Store(out).save(study, "uniform", 1, run_one(study, "uniform", 1))
+        assert asked(f"{url}now")["stored"] == 2
+        assert "2 runs in" in asked(url)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    done = run("live", tmp_path / "nothing")
+    assert_refused(done, "is not a directory")

@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import fedpace
-from fedpace.cli import data, example, lab, lab_devices, lab_run, plan, report, run, solve
+from fedpace.cli import about, data, example, lab, lab_devices, lab_run, plan, report, run, solve
 from fedpace.cli.output import INTERRUPTED, REFUSED
 from fedpace.errors import InputError, MissingExtraError
 
@@ -21,6 +21,7 @@ _new_group = partial(
     rich_markup_mode="rich",
 )
 app = _new_group(
+    add_completion=True,
     help="Choose which clients to draw, and reach a federated-learning target sooner.",
     epilog="Start with:  fedpace example clients.csv  &&  fedpace solve clients.csv -k 10",
 )
@@ -40,6 +41,9 @@ for _command, _example in (
     (plan.plan_command, "plan clients.csv -k 10 --max-weight 1"),
     (run.run_command, "run simulation-1 --schemes uniform,optimal-mean --seeds 2 --out runs"),
     (report.report_command, "report runs"),
+    (report.live_command, "live runs"),
+    (about.doctor_command, "doctor"),
+    (about.schema_command, "schema study.schema.json"),
     (data.fetch_command, "data fetch mnist"),
     (data.where_command, "data where"),
     (data.show_command, "data show simulation-1 --out holdings.png"),

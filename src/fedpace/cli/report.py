@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,6 +38,14 @@ def report_command(
     print(f"Tables:  {', '.join(map(str, tables))}")
     for path in report.write_figures(out, output.say) if figures else ():
         print(f"Figure:  {path}")
+
+
+def live_command(directory: Annotated[Path, DIRECTORY]) -> None:
+    """Serve the page of stored runs until Ctrl-C; runs that are added appear by themselves."""
+    options.need("sim,report", "pydantic")
+    stored_runs(directory)
+    with suppress(KeyboardInterrupt), output.live_page(directory, True):
+        Event().wait()
 
 
 def stored_runs(directory: Path) -> list[StoredRun]:

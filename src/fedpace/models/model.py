@@ -87,6 +87,10 @@ class BaseModel:
         """Return the parameters as named arrays, to be saved."""
         return {"parameters": parameters}
 
+    def with_parameters(self, parameters: FloatArray) -> Any:
+        """Return the trained model for its user; by default its named arrays."""
+        return self.arrays(parameters)
+
 
 def _undefined(model: object, name: str) -> str:
     return f"{type(model).__name__} does not define {name}; see fedpace.models.model.BaseModel"

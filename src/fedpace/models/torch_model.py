@@ -127,6 +127,10 @@ class TorchModel(BaseModel):
         copy: nn.Module = deepcopy(self._module)
         return copy.eval()
 
+    def with_parameters(self, parameters: FloatArray) -> nn.Module:
+        """Return the module."""
+        return self.module(parameters)
+
     def prepared(self, x: AnyFloats) -> AnyFloats:
         """Return rows in float32, in the shape of the module's input; tokens stay integers."""
         kind = np.int64 if self._tokens and x.dtype.kind in "iu" else np.float32

@@ -20,8 +20,10 @@ function cells(run) {
 
 function show(now) {
   const left = now.left === null ? "" : `, about ${clock(now.left)} left`;
-  standing.textContent = `${now.heading}: ${now.done} of ${now.total} runs are done${left}.`;
-  bar.max = now.total;
+  const done = `${now.heading}: ${now.done} of ${now.total} runs are done${left}.`;
+  standing.textContent = now.total ? done : `${now.stored} runs are stored. New ones will appear here.`;
+  bar.hidden = place.querySelector(".scroll").hidden = !now.total;
+  bar.max = now.total || 1;
   bar.value = now.done + now.runs.reduce((sum, run) => sum + run.share, 0);
   const rows = now.runs.map(run => {
     const row = document.createElement("tr");

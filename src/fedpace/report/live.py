@@ -100,12 +100,12 @@ class Live(Callback):
         self.awaited: Callable[[], Sequence[str]] = tuple
         self._directory, self._say = directory, say
         self._study: Study | None = None
-        self._standing = Progress(0, 1)
+        self._standing = Progress(0, 0)
         self._going: dict[Job, _Going] = {}
         self._known: set[str] = set()
         self._runs: list[StoredRun] = []
-        self._page = (-1, "")
-        self._stored, self._over = 0, False
+        self._page = ""
+        self._over = False
         self._asked, self._seen = -math.inf, threading.Event()
         self._making = threading.Lock()
         self.page()  # says now which package is missing
@@ -157,21 +157,17 @@ class Live(Callback):
         """Put a run into the report."""
         over = Job(run.scheme, run.seed)
         self._going = {job: going for job, going in self._going.items() if job != over}
-        self._stored += 1
 
     def page(self) -> str:
         """Return the page of what is stored by now."""
         with self._making:
-            if self._page[0] != self._stored:
-                stored, store = self._stored, Store(self._directory)
-                new = store.keys() - self._known
+            store, here = Store(self._directory), self._directory
+            if (new := store.keys() - self._known) or not self._page:
                 self._runs += store.runs(self._say, keys=new)
                 self._known |= new
-                report = Report.of(self._runs)
-                here = self._directory
-                top = Template(part("live.html")).substitute(stored=stored)
-                self._page = stored, page(*report, runs_in=here, files_in=here, live=top)
-            return self._page[1]
+                top = Template(part("live.html")).substitute(stored=len(self._known))
+                self._page = page(*Report.of(self._runs), runs_in=here, files_in=here, live=top)
+            return self._page
 
     def now(self) -> dict[str, Any]:
         """Return what is under way, as JSON values."""
@@ -182,7 +178,7 @@ class Live(Callback):
             "done": standing.done,
             "total": standing.total,
             "left": standing.seconds_left,
-            "stored": self._stored,
+            "stored": len(Store(self._directory).keys() | self._known),
             "over": self._over,
             "runs": [self._status(job, run) for job, run in going.items()],
             "chart": self._chart(going),

@@ -405,6 +405,30 @@ def load_study(name_or_path: str, overrides: Iterable[str] = ()) -> Study:
     return validated(values, name_or_path)
 
 
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of a study's TOML, for editors.
+
+    No field is required, as a file with a `base` gives only what differs from it.
+    """
+
+    def lax(value: Any) -> Any:
+        if isinstance(value, list):
+            return [lax(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        if value == {"type": "null"}:  # which TOML lacks
+            return {"const": "none"}
+        names = {"oneOf": "anyOf"}
+        left_out = ("required", "discriminator")
+        return {names.get(k, k): lax(each) for k, each in value.items() if k not in left_out}
+
+    schema: dict[str, Any] = lax(Study.model_json_schema())
+    for name in OWN:  # data = "file.py:make_clients"
+        schema["properties"][name] = {"anyOf": [{"type": "string"}, schema["properties"][name]]}
+    schema["properties"]["base"] = {"enum": setups()}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
 def validated(values: dict[str, Any], called: str) -> Study:
     """Return a study of these fields; an error names the first field that does not fit."""
     try:
