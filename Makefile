@@ -13,6 +13,7 @@ setup: $(VENV)/.dev  ## Create .venv with everything needed for development
 demo: $(VENV)/.run  ## Run the paper's comparison on Simulation Setup 1: table, a page
 	@echo "A minute or two on two cores; interrupted, the same command goes on."
 	$(BIN)/fedpace run simulation-1 --schemes all --seeds 3 --out demo
+	$(BIN)/fedpace run simulation-1 --schemes pace --seeds 3 --set training.mode=asynchronous --out demo
 	$(BIN)/fedpace report demo
 
 # A worker keeps to neighbours, which share a lab, a browser or a cluster, until the other is done.

@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import mypy.api
 import pytest
 
 from tests.pages import PAGES, ROOT, Block, blocks, commands
@@ -77,3 +78,12 @@ def test_blocks_and_commands_are_found_as_they_are_written() -> None:
     assert plain.language == ""
     assert list(commands(shell.text)) == [("fedpace plan b.csv", 0)]
     assert (file.text, file.file) == ("k = 1\n", "a.toml")
+
+
+def test_the_readmes_python_passes_strict_type_checks(tmp_path: Path) -> None:
+    example = next(blocks((ROOT / "README.md").read_text(encoding="utf-8")))
+    (tmp_path / "example.py").write_text(example.text, encoding="utf-8")
+    said, problems, status = mypy.api.run(
+        ["--strict", "--cache-dir", str(ROOT / ".mypy_cache"), str(tmp_path / "example.py")]
+    )
+    assert status == 0, said + problems
