@@ -52,10 +52,10 @@ class Slow(LocalTrainer):
     seconds: float
 
     def train(
-        self, parameters: FloatArray, *, round_index: int, learning_rate: float
+        self, parameters: FloatArray, *, local_steps: int | None = None, **task: Any
     ) -> tuple[FloatArray, float]:
         time.sleep(self.seconds)
-        return super().train(parameters, round_index=round_index, learning_rate=learning_rate)
+        return super().train(parameters, local_steps=local_steps, **task)
 
 
 def trainer(client: int, seed: int = SEED, seconds: float = 0.0) -> LocalTrainer:

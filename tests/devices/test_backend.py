@@ -10,7 +10,7 @@ import pytest
 
 from fedpace.conformance import check_backend
 from fedpace.devices.backend import DeviceBackend
-from fedpace.devices.device import RateLimit, Trainer
+from fedpace.devices.device import Prepare, RateLimit, Trainer
 from fedpace.devices.server import DeviceServer
 from fedpace.devices.wire import Received
 from fedpace.errors import InputError, TooFewClientsError
@@ -30,6 +30,7 @@ from tests.devices.fleet import (
     run,
     simulator,
     task,
+    trainer,
     until,
 )
 
@@ -58,6 +59,50 @@ def test_gives_the_numbers_of_the_simulator(server: DeviceServer, processes: lis
     assert there is not None
     assert here.loss == pytest.approx(there.loss, rel=1e-6)
     assert here.accuracy == there.accuracy
+
+
+class Fixed:
+    """A trainer of a device whose local steps cannot be chosen."""
+
+    def __init__(self, made: Trainer) -> None:
+        self.samples, self.loss, self.evaluate = made.samples, made.loss, made.evaluate
+        self._made = made
+
+    def train(self, parameters: Any, *, round_index: int, learning_rate: float) -> Any:
+        return self._made.train(parameters, round_index=round_index, learning_rate=learning_rate)
+
+
+def test_takes_as_many_local_steps_as_the_server_asks_for(server: DeviceServer) -> None:
+    for client in range(N):
+        device(server.address[1], client)
+    devices, twin = prepared(server, least=N), simulator()
+    given = task(devices.initial(), [0, 1], 0)
+    for steps in (2, 7):
+        asked = given._replace(local_steps=np.array([steps, steps]))
+        devices.submit(asked)
+        reply = devices.collect()
+        np.testing.assert_array_equal(reply.local_steps, asked.local_steps)
+        np.testing.assert_array_equal(reply.updates, twin.train_task(asked).updates)
+    with pytest.raises(InputError, match="must be the same for all clients of a round"):
+        devices.submit(given._replace(local_steps=np.array([2, 3])))
+    devices.submit(given)
+    assert not devices.collect().local_steps.size
+
+
+def test_a_device_that_cannot_choose_its_local_steps_does_not_confirm_them(
+    server: DeviceServer,
+) -> None:
+    def fixed(client: int) -> Prepare:
+        return lambda job: Fixed(trainer(client, job["seed"]))
+
+    for client in range(N):
+        device(server.address[1], client, prepare=fixed(client))
+    devices, twin = prepared(server, least=N), simulator()
+    given = task(devices.initial(), [0, 1], 0)
+    devices.submit(given._replace(local_steps=np.array([2, 2])))
+    reply = devices.collect()
+    assert not reply.local_steps.size
+    np.testing.assert_array_equal(reply.updates, twin.train_task(given).updates)
 
 
 def test_keeps_the_rules_of_a_backend(server: DeviceServer) -> None:

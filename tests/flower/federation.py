@@ -75,6 +75,7 @@ def client_app(
     *,
     query: bool = True,
     norms: bool = True,
+    chosen_steps: bool = False,
     change: Callable[[Message, int], None] | None = None,
     mods: Sequence[Any] = (),
 ) -> ClientApp:
@@ -88,10 +89,18 @@ def client_app(
         config = message.content.config_records["config"]
         round_index = int(config["server-round"]) - 1  # type: ignore[arg-type]
         local = trainer(client)
-        update, norm = local.train(start, round_index=round_index, learning_rate=RATE)
+        steps = config.get("local-steps") if chosen_steps else None
+        update, norm = local.train(
+            start,
+            round_index=round_index,
+            learning_rate=RATE,
+            local_steps=None if steps is None else int(steps),  # type: ignore[arg-type]
+        )
         metrics = MetricRecord({"num-examples": local.samples, "train_loss": local.loss(start)})
         if norms:
             metrics["grad-norm"] = norm
+        if steps is not None:
+            metrics["local-steps"] = int(steps)  # type: ignore[arg-type]
         content = RecordDict({"arrays": as_record(start + update), "metrics": metrics})
         reply = Message(content, reply_to=message)
         if change is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from flwr.serverapp.strategy import Strategy
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
 from fedpace.flower import AdaptiveSampling, WarmUp
+from fedpace.sampling.design import WithReplacement
+from fedpace.training.sampler import BaseSampler, Plan, SamplerContext
 from tests.flower import federation
 from tests.flower.federation import (
     CLIENTS,
@@ -25,6 +28,7 @@ from tests.flower.federation import (
     strategy_on,
 )
 from tests.flower.memory_grid import MemoryGrid
+from tests.training.fakes import task
 
 
 def test_is_a_flower_strategy_with_two_lines() -> None:
@@ -290,6 +294,30 @@ def test_with_steps_and_rate_the_length_of_the_update_is_a_gradient_norm() -> No
     # The norm of the mean gradient is below the mean norm, and near it after a few steps.
     assert (norms[False] <= norms[True] * (1 + 1e-9)).all()
     assert (norms[False] > 0.3 * norms[True]).all()
+
+
+class Steps(BaseSampler):
+    """Weighted sampling, with three local steps."""
+
+    def design(self, state: Any, context: SamplerContext) -> Plan:
+        return Plan(WithReplacement(context.weights, 4, context.weights), local_steps=3)
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_local_steps_count_as_chosen_if_the_app_confirms_them(
+    chosen: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = grid_with(chosen_steps=chosen)
+    strategy = strategy_on(grid, scheme=Steps())
+    strategy.start(grid, START, num_rounds=2)
+    row = strategy.history.rows[1]
+    assert row.clients.size
+    assert row.local_steps.tolist() == (row.clients.size * [3] if chosen else [])
+    assert ("the number of local steps stays as it is" in caplog.text) is not chosen
+    fewer = replace(federation.simulator(), local_steps=3) if chosen else federation.simulator()
+    for client, norm in zip(row.clients.tolist(), row.grad_norms.tolist(), strict=True):
+        given = task([client], fewer.initial(), rate=federation.RATE)
+        assert norm == pytest.approx(float(fewer.train_task(given).grad_norms[0]), rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -225,19 +225,24 @@ class LocalTrainer(DataHolder):
         return len(self.data.train.y)
 
     def train(
-        self, parameters: FloatArray, *, round_index: int, learning_rate: float
+        self,
+        parameters: FloatArray,
+        *,
+        round_index: int,
+        learning_rate: float,
+        local_steps: int | None = None,
     ) -> tuple[FloatArray, float]:
-        """Return the update and the gradient norm of one round."""
-        rows = self.steps.rows(self.seeds, round_index, self.client, 0, self.samples)
-        trained = self.steps.train(
+        """Return the update and the gradient norm of one round of so many steps."""
+        how = self.steps if local_steps is None else replace(self.steps, count=local_steps)
+        rows = how.rows(self.seeds, round_index, self.client, 0, self.samples)
+        trained = how.train(
             self.model, parameters, self._train_x, self.data.train.y, rows[:, None], learning_rate
         )
         update, norm = trained.updates[0], float(trained.grad_norms[0])
         if self.privacy is None:
             return update, norm
         update = self.privacy.release(update, np.random.default_rng())
-        steps = self.steps.count
-        return update, self.privacy.released_norm(update, steps=steps, rate=learning_rate)
+        return update, self.privacy.released_norm(update, steps=how.count, rate=learning_rate)
 
     def evaluate(self, parameters: FloatArray) -> LocalEvaluation:
         """Return F_i(w), and the number of held-out samples classified correctly."""

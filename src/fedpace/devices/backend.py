@@ -146,6 +146,7 @@ class DeviceBackend(BaseBackend):
         self._weights: FloatArray | None = None
         self._inbox = self._evaluating = Inbox()
         self._asked: dict[int, int] = {}  # the latest task of each client
+        self._steps: dict[int, int | None] = {}  # that it was asked for
         self._late: list[Response] = []
 
     def prepare(
@@ -272,7 +273,7 @@ class DeviceBackend(BaseBackend):
     def submit(self, task: Task) -> None:
         """Send the model to the clients of a task, without waiting."""
         self._learn_from_late()
-        clients = task.clients.tolist()
+        clients, steps = task.clients.tolist(), task.common_steps
         self._screen.first.drop(clients)
         self._inbox.expect(clients)
         number = self._server.ask(
@@ -284,7 +285,9 @@ class DeviceBackend(BaseBackend):
             most_floats=self._model.size,
             round=task.round_index,
             learning_rate=task.learning_rate,
+            local_steps=steps or 0,
         )
+        self._steps.update(dict.fromkeys(clients, steps))
         self._asked.update(dict.fromkeys(clients, number))
 
     def collect(self, count: int | None = None) -> Reply:
@@ -297,7 +300,9 @@ class DeviceBackend(BaseBackend):
         taken, waited = self._inbox.take(count)
         late = [] if count is None else self._take_late()
         judged = self._release(taken, late, everything=count is None)
-        accepted = self._screen.updates(judged)
+        accepted = [
+            each.confirming(self._steps.get(each.client)) for each in self._screen.updates(judged)
+        ]
         overdue = {each.client for each in late}
         for each in accepted:
             if each.client not in overdue:  # these were observed already

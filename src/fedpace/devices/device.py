@@ -8,6 +8,7 @@ import math
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from inspect import signature
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
@@ -67,7 +68,10 @@ class Trainer(Protocol):
     def train(
         self, parameters: FloatArray, *, round_index: int, learning_rate: float
     ) -> tuple[FloatArray, float]:
-        """Return the update w_i − w and the gradient norm of one round."""
+        """Return the update w_i − w and the gradient norm of one round.
+
+        With an argument `local_steps` the server may choose how many steps are taken.
+        """
 
     def loss(self, parameters: FloatArray) -> float:
         """Return F_i(w)."""
@@ -251,8 +255,12 @@ def _train(trainer: Trainer, asked: Received) -> list[bytes]:
     parameters = asked.floats.astype(np.float64)
     start = time.perf_counter()
     loss = trainer.loss(parameters)
+    fields = asked.fields
+    more = {}
+    if fields.local_steps > 0 and "local_steps" in signature(trainer.train).parameters:
+        more["local_steps"] = int(fields.local_steps)
     update, grad_norm = trainer.train(
-        parameters, round_index=asked.fields.round, learning_rate=asked.fields.learning_rate
+        parameters, round_index=fields.round, learning_rate=fields.learning_rate, **more
     )
     with np.errstate(over="ignore"):  # the server refuses a diverging update
         floats = update.astype(np.float32)
@@ -260,6 +268,7 @@ def _train(trainer: Trainer, asked: Received) -> list[bytes]:
         "computing_seconds": time.perf_counter() - start,
         "grad_norm": float(grad_norm),
         "loss": _finite(loss),
+        **more,
     }
     return encode(Said(task=asked.task, update=said), floats)
 

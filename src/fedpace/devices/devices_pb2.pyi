@@ -70,26 +70,30 @@ class Ready(_message.Message):
     def __init__(self, samples: _Optional[int] = ...) -> None: ...
 
 class Train(_message.Message):
-    __slots__ = ("numbers", "round", "learning_rate")
+    __slots__ = ("numbers", "round", "learning_rate", "local_steps")
     NUMBERS_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     numbers: bytes
     round: int
     learning_rate: float
-    def __init__(self, numbers: _Optional[bytes] = ..., round: _Optional[int] = ..., learning_rate: _Optional[float] = ...) -> None: ...
+    local_steps: int
+    def __init__(self, numbers: _Optional[bytes] = ..., round: _Optional[int] = ..., learning_rate: _Optional[float] = ..., local_steps: _Optional[int] = ...) -> None: ...
 
 class Update(_message.Message):
-    __slots__ = ("numbers", "grad_norm", "loss", "computing_seconds")
+    __slots__ = ("numbers", "grad_norm", "loss", "computing_seconds", "local_steps")
     NUMBERS_FIELD_NUMBER: _ClassVar[int]
     GRAD_NORM_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     COMPUTING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     numbers: bytes
     grad_norm: float
     loss: float
     computing_seconds: float
-    def __init__(self, numbers: _Optional[bytes] = ..., grad_norm: _Optional[float] = ..., loss: _Optional[float] = ..., computing_seconds: _Optional[float] = ...) -> None: ...
+    local_steps: int
+    def __init__(self, numbers: _Optional[bytes] = ..., grad_norm: _Optional[float] = ..., loss: _Optional[float] = ..., computing_seconds: _Optional[float] = ..., local_steps: _Optional[int] = ...) -> None: ...
 
 class Evaluate(_message.Message):
     __slots__ = ("numbers",)

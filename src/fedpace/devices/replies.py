@@ -191,6 +191,7 @@ class ReplyScreen:
             min(max(computing, 0.0), response.seconds),
             response.bytes_down,
             response.answer.length,
+            said.local_steps,
         )
 
     def evaluation(

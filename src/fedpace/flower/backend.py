@@ -21,6 +21,7 @@ from fedpace.backends.remote.screening import Border, FirstReplies
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
 from fedpace.files import held
+from fedpace.flower.client import STEPS
 from fedpace.flower.messages import Arrival, DrawnGrid, Layout, Mailbox, check_recipients, size_of
 from fedpace.flower.nodes import NodeMap, Nodes
 from fedpace.flower.replies import Given, ReplyReader, metric_named
@@ -176,6 +177,7 @@ class GridBackend(BaseBackend):
         self._late: dict[str, Given] = {}  # of which a reply may still come
         self._asked_of: dict[str, int] = {}  # the client of each message
         self._unsent: list[int] = []
+        self._steps: int | None = None  # that the latest task asked for
         self._since = 0.0  # when the run's clock was last read
         self._handed_out: _HandedOut | None = None
 
@@ -226,6 +228,11 @@ class GridBackend(BaseBackend):
         self.round = config["server-round"] = steps + 1
         if not math.isnan(task.learning_rate):
             config[self.strategy.keys.learning_rate] = task.learning_rate
+        self._steps, before = task.common_steps, self._steps
+        if self._steps is not None:
+            config[STEPS] = self._steps
+        elif before is not None:
+            del config[STEPS]
         return DrawnGrid(self.mailbox.grid, self.node_map.of(task.clients.tolist()))
 
     def submit(self, task: Task) -> None:
@@ -369,6 +376,7 @@ class GridBackend(BaseBackend):
             self.layout.vector(arrays),  # as rounded to the model's own types
             float(rate) if isinstance(rate, (int, float)) else None,
             size_of(messages[0]) if messages else 0,
+            self._steps,
         )
 
     @np.errstate(over="ignore", invalid="ignore")  # a model that diverges

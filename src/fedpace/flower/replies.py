@@ -44,11 +44,15 @@ PERCENT = 100.0
 
 
 class Given(NamedTuple):
-    """What a client received: the model as sent, the learning rate if known, the bytes."""
+    """What a client received: the model as sent, the learning rate if known, the bytes.
+
+    `local_steps` are those it was asked for, if any.
+    """
 
     sent: FloatArray
     learning_rate: float | None
     bytes_down: int
+    local_steps: int | None = None
 
 
 class _Opened(NamedTuple):
@@ -143,7 +147,19 @@ class ReplyReader:
         seconds = self.border.took(client, arrival.seconds)
         if samples is not None:
             self.nodes.roster.learn(client, samples)
-        return Accepted(client, update, seconds, norm, loss, computing, *sizes)
+        steps = self._confirmed(given.local_steps, metrics.get(STEPS))
+        return Accepted(client, update, seconds, norm, loss, computing, *sizes, steps)
+
+    def _confirmed(self, asked: int | None, said: object) -> int:
+        """Return the local steps if the client took as many as it was asked for, else 0."""
+        if asked is None or asked == said:
+            return asked or 0
+        self._log_once(
+            f"replies hold no '{STEPS}' equal to the {asked} in the config: the number of local "
+            f"steps stays as it is; take as many, and add '{STEPS}' to the metrics",
+            logging.WARNING,
+        )
+        return 0
 
     def computing(self, message: Message) -> float:
         """Return the computing seconds that a client reports; NaN if there is no valid number."""

@@ -41,6 +41,19 @@ class Task(NamedTuple):
     losses: bool = False
     local_steps: IntArray | None = None
 
+    @property
+    def common_steps(self) -> int | None:
+        """The local steps, for a backend that sends all clients of a task the same question."""
+        if self.local_steps is None or not self.clients.size:
+            return None
+        if (self.local_steps != self.local_steps[0]).any():
+            got = f"{self.local_steps.min()} to {self.local_steps.max()}"
+            raise InputError(
+                f"local_steps must be the same for all clients of a round here, got {got}; "
+                "plan one number, or train asynchronously"
+            )
+        return int(self.local_steps[0])
+
     def part(self, chosen: NDArray[np.bool_]) -> Task:
         """Return the task of some of its clients."""
         steps = None if self.local_steps is None else self.local_steps[chosen]

@@ -31,7 +31,7 @@ def train(message: Message, context: Context) -> Message:
     model = received(message)
     optimiser = torch.optim.SGD(model.parameters(), lr=float(config["lr"]))
     rng = torch.Generator().manual_seed(int(config["server-round"]))
-    for _ in range(int(context.run_config["local-steps"])):
+    for _ in range(int(config.get("local-steps", context.run_config["local-steps"]))):
         batch = torch.randint(len(y), (16,), generator=rng)
         optimiser.zero_grad()
         cross_entropy(model(x[batch]), y[batch]).backward()

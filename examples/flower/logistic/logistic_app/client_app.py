@@ -22,7 +22,7 @@ def train(message: Message, context: Context) -> Message:
     weights = message.content.array_records["arrays"].to_numpy_ndarrays()
     rng = np.random.default_rng((int(config["server-round"]), len(y)))
     norms = GradientNorms()  # +
-    for _ in range(int(context.run_config["local-steps"])):
+    for _ in range(int(config.get("local-steps", context.run_config["local-steps"]))):
         batch = rng.integers(len(y), size=16)
         slopes = gradients(weights, x[batch], y[batch])
         norms.add(slopes)  # +

@@ -20,6 +20,7 @@ class Accepted(NamedTuple):
     """An accepted update; values that the client did not send are NaN.
 
     `seconds` run from sending to arrival; `computing_seconds` of them were spent on training.
+    `local_steps` are 0 unless the client confirms the number that it was asked for.
     """
 
     client: int
@@ -30,6 +31,11 @@ class Accepted(NamedTuple):
     computing_seconds: float
     bytes_down: int
     bytes_up: int
+    local_steps: int = 0
+
+    def confirming(self, asked: int | None) -> Accepted:
+        """Return it without local steps unless these are what was asked for."""
+        return self if self.local_steps == (asked or 0) else self._replace(local_steps=0)
 
 
 def as_reply(
@@ -43,11 +49,12 @@ def as_reply(
 ) -> Reply:
     """Combine accepted updates of `length` numbers, in the order of clients.
 
-    Losses and computing seconds are left out unless all clients sent them.
+    Losses, computing seconds and local steps are left out unless all clients sent them.
     """
     ordered = sorted(accepted, key=lambda each: each.client)
     losses = np.array([each.loss for each in ordered], dtype=np.float64)
     computing = np.array([each.computing_seconds for each in ordered], dtype=np.float64)
+    steps = np.array([each.local_steps for each in ordered], dtype=np.int64)
     return Reply(
         np.array([each.client for each in ordered], dtype=np.int64),
         np.array([each.update for each in ordered]).reshape(len(ordered), length),
@@ -57,6 +64,7 @@ def as_reply(
         computing_seconds=computing if np.isfinite(computing).all() else NO_VALUES,
         bytes_down=np.array([each.bytes_down for each in ordered], dtype=np.int64),
         bytes_up=np.array([each.bytes_up for each in ordered], dtype=np.int64),
+        local_steps=steps if steps.all() else steps[:0],
         refused=np.array(sorted(refused), dtype=np.int64),
         waited=waited,
         missing=np.array(sorted(missing), dtype=np.int64),
