@@ -25,7 +25,7 @@ from tables import print_table
 from fedpace.data.partition import power_law_sizes
 from fedpace.data.synthetic import PAPER_SIZES
 from fedpace.seeds import Seeds
-from fedpace.studies.study import OwnSection, SyntheticSection, load_study
+from fedpace.studies.study import ImagesSection, SyntheticSection, load_study
 
 SETUPS = ("simulation-1", "prototype-simulated", "simulation-2")
 # The most that a count may be, by the mean and by the largest of those below it.
@@ -43,7 +43,7 @@ BOUNDS: dict[str, Bound] = {
 def sizes(setup: str, seed: int | None, settings: tuple[str, ...] = ()) -> NDArray[np.int64]:
     """Return the sizes of a setup's clients in one draw of the data; None: in the setup's own."""
     section = load_study(setup, settings).data
-    assert not isinstance(section, OwnSection)
+    assert isinstance(section, SyntheticSection | ImagesSection)
     if isinstance(section, SyntheticSection) and section.sizes == "paper":
         return np.array(PAPER_SIZES)
     own = section.seed or 0

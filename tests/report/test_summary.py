@@ -1,6 +1,7 @@
 """From runs to numbers."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedpace.report.intervals import mean_interval, ratio_interval
+from fedpace.report.notes import limit_note
 from fedpace.report.setups import Setup, setups_of, without_sweeps
 from fedpace.report.summary import SchemeSummary, Summary, summarise
+from fedpace.report.time_to_target import client_times, seconds_to_hear_all
 from fedpace.studies.store import StoredRun
+from fedpace.training.history import History
 
 from .made import START, arriving, made_run, missing, small_study
 
@@ -221,3 +225,30 @@ def test_setups_that_differ_in_a_given_c_only_are_one_sweep(tmp_path: Path) -> N
     assert sweep.values == [0.0, 3.0]
     assert sweep.base is not None
     assert sweep.base.study == base
+
+
+def test_the_limit_is_the_time_to_hear_every_client_once(tmp_path: Path) -> None:
+    # Clients of 1 s and 4 s with half of the data each: one at work needs 5 s, two need 4 s.
+    study = small_study(tmp_path, "training.k=1")
+    runs = [arriving(study, "uniform", 0, 15.0), arriving(study, "full", 0, 20.0, rounds=4)]
+    summary = summarise(setups_of(runs)[0])
+    assert {row.scheme: row.to_limit.value for row in summary.rows} == {"full": 4, "uniform": 3}
+    once, in_turn = summary.limits
+    # Four rounds of full participation as four steps of 2.5 s on average.
+    assert (once.value, in_turn.value) == (5, 10)
+    assert "over 5 s, max(t_max, Σ t / 1)" in limit_note(summary).replace("5.00", "5")
+    assert "would take 10 s" in limit_note(summary)
+    two = small_study(tmp_path, "training.k=2")
+    assert summarise(setups_of([arriving(two, "uniform", 0, 8.0)])[0]).rows[0].to_limit.value == 2
+
+
+def test_the_limit_takes_times_as_measured_where_they_are_not_known(tmp_path: Path) -> None:
+    study = small_study(tmp_path, "training.k=1", "devices.known=false")
+    run = arriving(study, "uniform", 0, 9.0)
+    start, last = run.history.rows
+    came = last._replace(clients=np.array([0, 0]), client_seconds=np.array([1.0, 2.0]))
+    assert client_times(run).tolist() == [1, 4]  # nothing measured
+    run = replace(run, history=History([start, came]))
+    # Client 2 never answered: as the mean.
+    assert client_times(run).tolist() == [1.5, 1.5]
+    assert seconds_to_hear_all(run) == 3

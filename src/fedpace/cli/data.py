@@ -1,6 +1,8 @@
 """The commands `fedpace data`: download datasets, and show which client holds what."""
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +22,7 @@ SEED = options.checked(
 
 
 def fetch_command(
-    dataset: Annotated[str, typer.Argument(help="mnist or emnist.")],
+    dataset: Annotated[str, typer.Argument(help="mnist, emnist, cifar10 or shakespeare.")],
     folder: Annotated[Path | None, options.FOLDER] = None,
     mirror: Annotated[str | None, MIRROR] = None,
 ) -> None:
@@ -38,15 +40,19 @@ def fetch_command(
 def where_command(folder: Annotated[Path | None, options.FOLDER] = None) -> None:
     """Show where each dataset is, or how to get it."""
     from fedpace.data.datasets import look_in
-    from fedpace.data.images import POOLS, pool_files
+    from fedpace.data.images import POOLS, pool_paths
+    from fedpace.data.natural import CIFAR10, SHAKESPEARE, cifar10_file, shakespeare_file
     from fedpace.report.tables import new_table, print_tables, printable
 
     look_in(folder)
     table = new_table("Datasets", "dataset")
     table.add_column("files")
-    for name in POOLS:
+    finders: dict[str, Callable[[], list[Path]]]
+    finders = {name: partial(pool_paths, name) for name in POOLS}
+    finders |= {CIFAR10: lambda: [cifar10_file()], SHAKESPEARE: lambda: [shakespeare_file()]}
+    for name, find in finders.items():
         try:
-            found = ", ".join(dict.fromkeys(str(files.images.path) for files in pool_files(name)))
+            found = ", ".join(map(str, find()))
         except InputError as error:
             found = str(error)
         table.add_row(name, printable(found))
@@ -64,6 +70,7 @@ def show_command(
     options.need("sim,report", "pydantic")
     from fedpace.data.datasets import look_in
     from fedpace.data.images import NAMES
+    from fedpace.data.natural import CIFAR10, CIFAR10_CLASSES
     from fedpace.report import charts, data_distribution, tables
     from fedpace.studies.build import split
     from fedpace.studies.study import load_study
@@ -71,8 +78,13 @@ def show_command(
     look_in(folder)
     study = load_study(setup, overrides or ())
     data = split(study, seed)
+    if data.train.y.ndim > 1:
+        got = f"'{setup}', whose samples are sequences; open another setup"
+        raise InputError(f"setup must have one class per sample, got {got}")
     classes = max(data.train.classes, data.test.classes)
-    names = NAMES.get(study.data.kind, tuple(map(str, range(classes))))
+    names = (NAMES | {CIFAR10: CIFAR10_CLASSES}).get(
+        study.data.kind, tuple(map(str, range(classes)))
+    )
     title = f"{study.name}, data of seed {seed if study.data.seed is None else study.data.seed}"
     counts = data_distribution.class_counts(data.train, len(names))
     table = data_distribution.sizes_table(data, counts, title=title)

@@ -47,6 +47,14 @@ DATASETS = {
         "https://www.itl.nist.gov/iaui/vip/cs_links/EMNIST/",
         {"gzip.zip": "md5:58c8d27c78d21e728a6bc7b3cc06412e"},
     ),
+    "cifar10": Dataset(
+        "https://www.cs.toronto.edu/~kriz/",
+        {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"},
+    ),
+    "shakespeare": Dataset(
+        "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/",
+        {"input.txt": "sha256:86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"},
+    ),
 }
 
 

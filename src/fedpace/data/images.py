@@ -137,6 +137,11 @@ def pool_files(name: str) -> list[Files]:
     return _find_by_class()
 
 
+def pool_paths(name: str) -> list[Path]:
+    """Return the files that hold the images of a pool."""
+    return list(dict.fromkeys(files.images.path for files in pool_files(name)))
+
+
 def _find_by_class() -> list[Files]:
     """Return the ByClass splits, as files or else within the archive."""
     found = [files for stem in BY_CLASS if (files := _find_split("emnist", stem))]

@@ -16,7 +16,7 @@ from fedpace.report.setups import MEASURED, Setup, plain_name
 from fedpace.report.summary import PROPOSED, SchemeSummary, Summary
 from fedpace.report.time_to_target import sustains
 from fedpace.studies.store import StoredRun
-from fedpace.studies.study import ImagesSection, Study, SyntheticSection, load_study, setups
+from fedpace.studies.study import Study, SyntheticSection, load_study, setups
 from fedpace.training.history import SUSTAINED, Row
 from fedpace.training.stopping import DIVERGED
 
@@ -42,7 +42,7 @@ def notes(summary: Summary) -> list[str]:
         "Rounds count those of the final model: of the two pilots, the one that training "
         "continued from."
     ]
-    lines += [*sustained_note(summary), *missed(summary), *diverged(summary)]
+    lines += [*sustained_note(summary), *missed(summary), *diverged(summary), limit_note(summary)]
     lines += measured_notes(summary.setup)
     lines += privacy_notes(summary.setup)
     if any(is_biased(plain_name(scheme)) for scheme in summary.setup.schemes):
@@ -68,6 +68,20 @@ def sustained_note(summary: Summary) -> list[str]:
     if sustains(study):
         return [SUSTAINED_NOTE]
     return [] if study.stop.loss is None else [UNSUSTAINED_NOTE]
+
+
+def limit_note(summary: Summary) -> str:
+    """Return what the limit is, and how long it takes."""
+    slots = summary.setup.study.training.slots
+    once, in_turn = summary.limits
+    note = (
+        f"“Over the limit” is the time over {_seconds(once.value)}, max(t_max, Σ t / {slots}): the "
+        f"least in which {slots} at work hear from every client once with this local work."
+    )
+    if math.isfinite(in_turn.value):
+        note += f" Full participation's rounds as steps of one client each, with {slots} always "
+        note += f"at work, would take {_seconds(in_turn.value)}."
+    return note
 
 
 def missed(summary: Summary) -> list[str]:
@@ -102,8 +116,18 @@ def diverged(summary: Summary) -> list[str]:
     ]
 
 
-MODELS = {"logistic": "logistic regression", "lenet5": "LeNet-5", "small-cnn": "a small CNN"}
-POOLS = {"mnist": "MNIST", "emnist-lower": "EMNIST letters"}
+MODELS = {
+    "logistic": "logistic regression",
+    "lenet5": "LeNet-5",
+    "small-cnn": "a small CNN",
+    "gru": "a GRU",
+}
+POOLS = {
+    "mnist": "MNIST",
+    "emnist-lower": "EMNIST letters",
+    "cifar10": "CIFAR-10",
+    "shakespeare": "Shakespeare",
+}
 # What makes a study another setup; how it samples and stops does not.
 COMPARED = ("data", "model", "devices")
 COMPARED_TRAINING = ("k", "local_steps", "batch", "schedule", "weight_decay", "optimiser")
@@ -159,7 +183,7 @@ def _model(study: Study) -> str:
 def _data(study: Study) -> str:
     if isinstance(study.data, SyntheticSection):
         return f"Synthetic({study.data.alpha:g}, {study.data.beta:g})"
-    return POOLS[study.data.kind] if isinstance(study.data, ImagesSection) else "own data"
+    return POOLS.get(study.data.kind, "own data")
 
 
 def _clients(study: Study) -> int | None:

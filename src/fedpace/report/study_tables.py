@@ -70,6 +70,7 @@ def columns(summary: Summary) -> list[Column]:
         Column("paper, s", lambda row: (_seconds(row.paper_seconds), ""), ()),
         Column(f"vs {PROPOSED}, paper", lambda row: (_ratio(row.paper_ratio), "")),
         Column(accuracy, _accuracy, ()),
+        Column("over the limit", lambda row: _cell(row.to_limit, _ratio), ()),
     ]
     study = summary.setup.study
     left_out = set[str]()

@@ -17,13 +17,16 @@ from fedpace.report.time_to_target import (
     accuracy_arrival,
     arrival,
     costs_of,
+    full_in_turn,
     seconds_of,
+    seconds_to_hear_all,
     times_of,
 )
 from fedpace.studies.store import StoredRun
 
 BASELINE = "uniform"
 PROPOSED = "optimal-mean"
+FULL = "full"
 NO_TIMES = Times({}, {}, {}, {})
 
 
@@ -33,7 +36,8 @@ class SchemeSummary(NamedTuple):
     `net` means without the pilots' seconds. A ratio below 1 is faster than what it is taken to.
     `seconds` count to the first touch of the target, `sustained` until the mean of the last ten
     evaluated losses has reached it; NaN for runs that ended at the first touch. `best_other` is the
-    other scheme with the shortest time. `costs` is what it took of devices and networks.
+    other scheme with the shortest time. `to_limit` is the time over that in which every client can
+    be heard once: see `seconds_to_hear_all`. `costs` is what it took of devices and networks.
     """
 
     scheme: str
@@ -55,6 +59,7 @@ class SchemeSummary(NamedTuple):
     paper_ratio: float
     best_other: str
     to_best_other: Interval
+    to_limit: Interval
     costs: Costs
 
 
@@ -77,6 +82,14 @@ class Summary:
         if stop.loss is not None:
             return f"loss {stop.loss:g}"
         return "the target" if stop.accuracy is None else f"accuracy {100 * stop.accuracy:g} %"
+
+    @property
+    def limits(self) -> tuple[Interval, Interval]:
+        """Seconds to hear every client once, and those of full participation's steps in turn."""
+        runs = [run for scheme in self.setup.schemes for run in self.setup.of(scheme)]
+        once = {run.seed: seconds_to_hear_all(run) for run in runs}
+        in_turn = map(full_in_turn, self.setup.of(FULL))
+        return time_interval(once.values()), time_interval(in_turn)
 
     def ratio(self, scheme: str, other: str) -> Interval:
         """Return a scheme's time over another's, paired by seed."""
@@ -133,6 +146,7 @@ def _row(setup: Setup, scheme: str, accuracy: float, times: Mapping[str, Times])
         paper_ratio=paper / setup.study.paper.get(PROPOSED, math.nan),
         best_other=best_other,
         to_best_other=ratio_interval(mine.gross, times.get(best_other, NO_TIMES).gross),
+        to_limit=ratio_interval(mine.gross, {r.seed: seconds_to_hear_all(r) for r in runs}),
         costs=costs_of(runs),
     )
 

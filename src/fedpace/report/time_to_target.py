@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedpace.checks import FloatArray
 from fedpace.report.intervals import BySeed, Interval, mean_interval, time_interval
 from fedpace.studies.store import StoredRun
 from fedpace.studies.study import Study
@@ -71,6 +72,40 @@ def accuracy_arrival(run: StoredRun, accuracy: float) -> Row | None:
     """
     trained = (row for row in run.history.rows if row.round > 0)
     return next((row for row in trained if row.accuracy >= accuracy), None)
+
+
+def client_times(run: StoredRun) -> FloatArray:
+    """Return t_i: as known beforehand, else as measured on average in the run.
+
+    A client that never answered counts with the mean of the others.
+    """
+    rows = run.history.rows
+    clients = np.concatenate([row.clients for row in rows])
+    known = run.study.devices.known and run.study.network is None
+    if known or not clients.size:
+        return run.profile.times
+    counts = np.bincount(clients, minlength=run.profile.n)
+    sums = np.bincount(clients, np.concatenate([row.client_seconds for row in rows]), counts.size)
+    usual = sums.sum() / counts.sum()
+    out = np.full(counts.size, usual)
+    times: FloatArray = np.divide(sums, counts, out=out, where=counts > 0)
+    return times
+
+
+def seconds_to_hear_all(run: StoredRun) -> float:
+    """Return max(t_max, Σ t_i / C): the least time in which C at work hear from every client."""
+    times = client_times(run)
+    return max(float(times.max()), float(times.sum()) / run.study.training.slots)
+
+
+def full_in_turn(run: StoredRun) -> float:
+    """Return the rounds of full participation as steps of one client, R Σ p_i t_i / C.
+
+    The C slots are always busy.
+    """
+    last, slots = arrival(run), run.study.training.slots
+    each = float(run.profile.weights @ client_times(run)) / slots
+    return math.inf if last is None else last.round * each
 
 
 def seconds_of(row: Row | None) -> float:

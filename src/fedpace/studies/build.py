@@ -13,11 +13,21 @@ from fedpace.backends.simulator import Simulator
 from fedpace.checks import FloatArray, one_per_client, positive_column
 from fedpace.data.datasets import VARIABLE
 from fedpace.data.images import CLASSES, image_split, load_pool, pool_files, standardise
+from fedpace.data.natural import (
+    CIFAR10_CLASSES,
+    cifar10_file,
+    cifar10_split,
+    load_cifar10,
+    load_speeches,
+    shakespeare_file,
+    speech_split,
+)
 from fedpace.data.partition import power_law_sizes
 from fedpace.data.shards import Shards, Split
 from fedpace.data.synthetic import PAPER_SIZES, synthetic
 from fedpace.errors import InputError, MissingExtraError
 from fedpace.lookup import GIVEN, find
+from fedpace.models.gru import Gru
 from fedpace.models.logistic import Logistic
 from fedpace.models.model import BaseModel
 from fedpace.models.small_cnn import SmallCnn
@@ -33,7 +43,14 @@ from fedpace.seeds import Seeds
 from fedpace.servers.build import server_for
 from fedpace.servers.untrained import keep_buffers
 from fedpace.studies.own import GROUP, own_model, own_split
-from fedpace.studies.study import ImagesSection, OwnSection, Study, SyntheticSection
+from fedpace.studies.study import (
+    Cifar10Section,
+    ImagesSection,
+    OwnSection,
+    ShakespeareSection,
+    Study,
+    SyntheticSection,
+)
 from fedpace.times.availability import check_availability, with_availability
 from fedpace.times.distributions import FLASH, DeviceTimes, device_times
 from fedpace.times.links import FLASH as LINKS
@@ -49,9 +66,9 @@ from fedpace.training.train import train
 from fedpace.training.training import Outcome
 
 # Pixels of an image of MNIST or EMNIST.
-PIXELS = 28 * 28
+PIXELS, CIFAR10_PIXELS = 28 * 28, 32 * 32 * 3
 # Kinds of data that come with fedpace.
-KINDS = "synthetic, mnist or emnist-lower"
+KINDS = "synthetic, mnist, emnist-lower, cifar10 or shakespeare"
 # Fields of the training section for clients.
 LOCAL = {"batch", "weight_decay", "clip", "optimiser", "proximal"}
 # Fields of the devices section for varying times.
@@ -193,6 +210,10 @@ def check_at_hand(study: Study) -> None:
     """Refuse a study whose images, trace or packages are missing on this machine."""
     if isinstance(study.data, ImagesSection):
         pool_files(study.data.kind)
+    if isinstance(study.data, Cifar10Section):
+        cifar10_file()
+    if isinstance(study.data, ShakespeareSection):
+        shakespeare_file()
     if study.devices.times.endswith("trace:fedscale:all"):
         whole_file()
     if study.devices.times.endswith(FLASH):
@@ -265,12 +286,18 @@ def split(study: Study, seed: int) -> Split:
 
 @lru_cache(maxsize=1)
 def _drawn_split(
-    section: SyntheticSection | ImagesSection,
+    section: SyntheticSection | ImagesSection | Cifar10Section | ShakespeareSection,
     seed: int,
     folder: str | None,  # noqa: ARG001 - other files, another draw
 ) -> Split:
     """Draw the data by their own seed; the latest draw is cached, as many runs share it."""
     rng = Seeds(seed).stream("data")
+    if isinstance(section, ShakespeareSection):
+        cut = section.model_dump(include={"length", "most", "test_share"})
+        return speech_split(load_speeches(section.fewest), **cut)
+    if isinstance(section, Cifar10Section):
+        parts = {"concentration": section.concentration}
+        return cifar10_split(load_cifar10(), section.clients, rng, **parts)
     if isinstance(section, SyntheticSection) and section.sizes == "paper":
         sizes = np.array(PAPER_SIZES)
     else:
@@ -300,12 +327,20 @@ def model(study: Study, data: Split) -> BaseModel:
 
 
 def _model(study: Study, features: int) -> BaseModel:
-    section = study.data
-    classes = section.classes if isinstance(section, SyntheticSection) else CLASSES[section.kind]
-    if study.model.kind == "logistic":
+    section, kind = study.data, study.model.kind
+    assert not isinstance(section, OwnSection)
+    if isinstance(section, ShakespeareSection):
+        return Gru(len(load_speeches(section.fewest).characters), study.model.units)
+    if isinstance(section, Cifar10Section):
+        classes, side, colours = len(CIFAR10_CLASSES), 32, 3
+    elif isinstance(section, SyntheticSection):
+        classes, side, colours = section.classes, 28, 1
+    else:
+        classes, side, colours = CLASSES[section.kind], 28, 1
+    if kind == "logistic":
         return _logistic(study, features, classes)
-    if study.model.kind == "small-cnn":
-        return SmallCnn(classes)
+    if kind == "small-cnn":
+        return SmallCnn(classes, study.model.channels, side=side, colours=colours)
     from fedpace.models.torch_model import TorchModel, lenet5
 
     # One thread: runs share the cores between them, and the numbers do not depend on how many.
@@ -333,6 +368,8 @@ def model_of(study: Study) -> BaseModel:
     if isinstance(section, OwnSection) or study.model.kind == "own":
         problem = "data.kind and model.kind must come with fedpace on devices, got own"
         raise InputError(f"{study.name}: {problem}; set data.kind to {KINDS}")
+    if isinstance(section, Cifar10Section):
+        return _model(study, CIFAR10_PIXELS)
     return _model(study, section.features if isinstance(section, SyntheticSection) else PIXELS)
 
 

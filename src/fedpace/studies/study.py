@@ -29,8 +29,12 @@ OWN = ("data", "model")
 OWN_DATA = 'write a .toml with data = "file.py:make_clients" (docs/own-models.md)'
 # Bounds in the words of Pydantic.
 BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-# Models of images of 28 × 28.
-OF_IMAGES = ("lenet5", "small-cnn")
+# The kinds of data that models take; others take any data with classes.
+TAKES = {
+    "lenet5": ("mnist", "emnist-lower"),
+    "small-cnn": ("mnist", "emnist-lower", "cifar10"),
+    "gru": ("shakespeare",),
+}
 # Losses of PyTorch models whose labels are numbers.
 OF_NUMBERS = ("mse", "mae", "huber")
 SETUPS = resources.files("fedpace.studies") / "setups"
@@ -81,6 +85,34 @@ class ImagesSection(_Section):
     seed: Seed | None = None
 
 
+class Cifar10Section(_Section):
+    """CIFAR-10 for `clients` of equal size, their classes from Dir(`concentration`)."""
+
+    kind: Literal["cifar10"]
+    clients: Count = 100
+    concentration: Positive = 0.3
+    seed: Seed | None = None
+
+
+class ShakespeareSection(_Section):
+    """Sequences of `length` characters, a client for each speaker with at least `fewest` in all.
+
+    A speaker has at most the first `most` characters. Nothing is drawn: `seed` has no effect.
+    """
+
+    kind: Literal["shakespeare"]
+    fewest: Count = 1000
+    most: Count | None = None
+    length: Count = 40
+    test_share: Share = 0.1
+    seed: Seed | None = 0
+
+    @property
+    def clients(self) -> None:
+        """Unknown before the file is read."""
+        return None
+
+
 class OwnSection(_Section):
     """Your own data, from `source` or held by remote clients.
 
@@ -103,17 +135,25 @@ class OwnSection(_Section):
         return self
 
 
-DataSection = Annotated[SyntheticSection | ImagesSection | OwnSection, Field(discriminator="kind")]
+DataSection = Annotated[
+    SyntheticSection | ImagesSection | Cifar10Section | ShakespeareSection | OwnSection,
+    Field(discriminator="kind"),
+]
 
 
 class ModelSection(_Section):
-    """The model and its precision; lenet5 and small-cnn take images, in single precision.
+    """The model and its precision; lenet5, small-cnn and gru train in single precision.
+
+    lenet5 takes images of 28 × 28, small-cnn also those of CIFAR-10, and gru characters. `channels`
+    are the filters of small-cnn, `units` the state of gru.
 
     An own model has a `source`, file.py:name or module:name: a PyTorch module, a linear model of
     scikit-learn, a `BaseModel`, or a function that makes one; `loss` and `metric` are for PyTorch.
     """
 
-    kind: Literal["logistic", "lenet5", "small-cnn", "own"] = "logistic"
+    kind: Literal["logistic", "lenet5", "small-cnn", "gru", "own"] = "logistic"
+    channels: Count = 8
+    units: Count = 32
     precision: Literal["single", "double"] = "single"
     source: str | None = None
     loss: str | None = None
@@ -343,12 +383,15 @@ class Study(_Section):
 
     @model_validator(mode="after")
     def _check_sections(self) -> Self:
-        kind = self.model.kind
-        if kind in OF_IMAGES and isinstance(self.data, OwnSection) and self.data.source:
+        kind, takes = self.model.kind, TAKES.get(self.model.kind, ())
+        if takes and isinstance(self.data, OwnSection) and self.data.source:
             raise ValueError('own data need an own model; write model = "file.py:make_model"')
-        if kind in OF_IMAGES and self.data.kind == "synthetic":
-            raise ValueError(f"{kind} takes images; set data.kind to mnist or emnist-lower")
-        if kind in OF_IMAGES and self.model.precision == "double":
+        if takes and self.data.kind not in (*takes, "own"):
+            given = f"{kind} takes {'characters' if kind == 'gru' else 'images'}"
+            raise ValueError(f"{given}; set data.kind to {' or '.join(takes)}")
+        if self.data.kind == "shakespeare" and kind not in ("gru", "own"):
+            raise ValueError(f"{kind} takes no characters; set model.kind to gru")
+        if takes and self.model.precision == "double":
             raise ValueError(f"{kind} trains in single precision; set model.precision to single")
         rounds = self.training.take, self.training.deadline
         if self.training.mode != "synchronous" and rounds != (None, None):
