@@ -20,8 +20,7 @@ from fedpace.seeds import Seeds
 from fedpace.studies.build import simulator
 from fedpace.studies.study import load_study
 from fedpace.training.asynchronous import AsynchronousTraining
-from fedpace.training.schedules import constant
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, constant
 from fedpace.training.synchronous import SynchronousTraining
 
 STUDIES = ("simulation-1", "simulation-2")

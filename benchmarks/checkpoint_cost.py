@@ -32,8 +32,7 @@ from fedpace.training.backend import BaseBackend, Evaluation, Reply, Task
 from fedpace.training.callbacks import Callback, RunInfo
 from fedpace.training.checkpoint import Checkpoint, Found
 from fedpace.training.history import Row
-from fedpace.training.schedules import constant
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, constant
 
 
 class Case(NamedTuple):

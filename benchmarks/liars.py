@@ -30,8 +30,8 @@ from fedpace.studies.build import simulator
 from fedpace.studies.study import load_study
 from fedpace.times.round_times import Presence
 from fedpace.training.backend import Evaluation, Reply, Task, join_replies
-from fedpace.training.schedules import inverse
 from fedpace.training.share_limit import LARGEST_SHARE
+from fedpace.training.stopping import inverse
 
 N, K, ROUNDS, WARM_UP = 40, 10, 100, 3
 SETTINGS = ("data.sizes=power-law", "data.clients=40", "data.samples=8000", "data.smallest=50")

@@ -22,8 +22,7 @@ from liars import SETTINGS
 from numpy.typing import NDArray
 from tables import print_table
 
-from fedpace.data.partition import power_law_sizes
-from fedpace.data.synthetic import PAPER_SIZES
+from fedpace.data.partition import PAPER_SIZES, power_law_sizes
 from fedpace.seeds import Seeds
 from fedpace.studies.study import ImagesSection, SyntheticSection, load_study
 

@@ -11,6 +11,8 @@ from .samplers.build import sampler_for as sampler_for
 from .samplers.pace import Pace as Pace
 from .samplers.pilots import Piloted as Piloted
 from .samplers.solve import Solve as Solve
+from .sampling.bound import expected_round_time as expected_round_time
+from .sampling.bound import mean_round_time as mean_round_time
 from .sampling.bound import variance_term as variance_term
 from .sampling.design import BaseDesign as BaseDesign
 from .sampling.design import Design as Design
@@ -19,8 +21,6 @@ from .sampling.design import Everyone as Everyone
 from .sampling.design import WithReplacement as WithReplacement
 from .sampling.plan import Prediction as Prediction
 from .sampling.plan import plan as plan
-from .sampling.round_time import expected_round_time as expected_round_time
-from .sampling.round_time import mean_round_time as mean_round_time
 from .sampling.schemes import SCHEMES as SCHEMES
 from .sampling.schemes import Scheme as Scheme
 from .sampling.solvers.max_time import solve_max_time as solve_max_time
@@ -30,9 +30,9 @@ from .sampling.solvers.tiers import solve_tiers as solve_tiers
 from .sampling.tiers import Systematic as Systematic
 from .sampling.tiers import Tiered as Tiered
 from .seeds import Seeds as Seeds
-from .servers.adaptive import Adam as Adam
-from .servers.adaptive import Yogi as Yogi
+from .servers.average import Adam as Adam
 from .servers.average import Average as Average
+from .servers.average import Yogi as Yogi
 from .servers.memory import Memory as Memory
 from .times.round_times import Presence as Presence
 from .times.round_times import RoundTimes as RoundTimes
@@ -50,10 +50,10 @@ from .training.sampler import BaseSampler as BaseSampler
 from .training.sampler import Phase as Phase
 from .training.sampler import Plan as Plan
 from .training.sampler import SamplerContext as SamplerContext
-from .training.schedules import constant as constant
-from .training.schedules import inverse as inverse
 from .training.server import BaseServer as BaseServer
 from .training.stopping import Stop as Stop
+from .training.stopping import constant as constant
+from .training.stopping import inverse as inverse
 from .training.synchronous import SynchronousTraining as SynchronousTraining
 from .training.train import train as train
 from .training.training import Outcome as Outcome

@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedpace.backends.local import LocalSteps
-from fedpace.backends.optimisers import optimiser_named
+from fedpace.backends.local import LocalSteps, optimiser_named
 from fedpace.errors import InputError
 from fedpace.models.torch_model import TorchModel
 

@@ -18,8 +18,7 @@ from fedpace.sampling.design import WithReplacement
 from fedpace.seeds import Seeds
 from fedpace.training.backend import Task
 from fedpace.training.history import Row
-from fedpace.training.schedules import constant
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, constant
 from fedpace.training.train import train
 from tests.training.fakes import Fixed, small_simulator
 

@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 from fedpace.backends.simulator import Simulator
 from fedpace.checks import FloatArray, IntArray
 from fedpace.conformance import check_backend
+from fedpace.data.partition import synthetic
 from fedpace.data.shards import Shards, Split
-from fedpace.data.synthetic import synthetic
 from fedpace.models.logistic import Logistic
 from fedpace.sampling.design import Design, Draw, Everyone, WithReplacement
 from fedpace.seeds import Seeds
 from fedpace.servers.average import Average
 from fedpace.times.round_times import Presence, Steady, Varying
 from fedpace.training.backend import Reply
-from fedpace.training.schedules import inverse
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, inverse
 from fedpace.training.train import train
 from tests import reference
 from tests.training.fakes import Fixed, task

@@ -8,7 +8,7 @@ from shutil import copytree
 
 import pytest
 
-from fedpace.cli.report import stored_runs
+from fedpace.cli.run import stored_runs
 from fedpace.report.notes import CAPTION
 from fedpace.studies.study import load_study
 from tests.cli.calling import assert_refused, run

@@ -8,7 +8,7 @@ import pytest
 from fedpace import Presence, Reply, Seeds, Simulator, Task, Varying
 from fedpace.checks import FloatArray
 from fedpace.conformance import check_backend
-from fedpace.data.synthetic import synthetic
+from fedpace.data.partition import synthetic
 from fedpace.models.logistic import Logistic
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from fedpace.data.partition import PAPER_SIZES, synthetic
 from fedpace.data.shards import hold_out
-from fedpace.data.synthetic import PAPER_SIZES, synthetic
 
 
 def test_the_papers_sizes_are_a_hundred_that_sum_to_20509() -> None:

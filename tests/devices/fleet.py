@@ -17,8 +17,8 @@ import numpy as np
 from fedpace.backends.local import LocalTrainer
 from fedpace.backends.simulator import Simulator
 from fedpace.checks import FloatArray
+from fedpace.data.partition import synthetic
 from fedpace.data.shards import Split
-from fedpace.data.synthetic import synthetic
 from fedpace.devices.backend import DeviceBackend
 from fedpace.devices.device import Prepare, RateLimit, serve
 from fedpace.devices.server import DeviceServer

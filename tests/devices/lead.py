@@ -12,8 +12,7 @@ from fedpace.seeds import Seeds
 from fedpace.training.backend import BaseBackend
 from fedpace.training.checkpoint import Checkpoint
 from fedpace.training.history import Row
-from fedpace.training.schedules import inverse
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, inverse
 from fedpace.training.train import train
 from tests.devices.fleet import MODEL, NAMES, SEED, N
 

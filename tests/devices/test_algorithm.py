@@ -14,8 +14,7 @@ from fedpace.sampling.tiers import Tiered
 from fedpace.seeds import Seeds
 from fedpace.training.backend import BaseBackend
 from fedpace.training.checkpoint import Checkpoint
-from fedpace.training.schedules import inverse
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, inverse
 from fedpace.training.train import train
 from fedpace.training.training import Outcome
 from tests.devices.fleet import SEED, N, device, prepared, simulator

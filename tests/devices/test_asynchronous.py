@@ -11,8 +11,7 @@ from fedpace.samplers.build import sampler_for
 from fedpace.seeds import Seeds
 from fedpace.training.checkpoint import Checkpoint
 from fedpace.training.history import Row
-from fedpace.training.schedules import inverse
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, inverse
 from fedpace.training.train import train
 from tests.devices.fleet import N, Running, device, free_port, prepared, started, until
 from tests.devices.lead import ABOUT

@@ -14,8 +14,7 @@ from fedpace.devices.wire import Received
 from fedpace.samplers.build import sampler_for
 from fedpace.seeds import Seeds
 from fedpace.training.history import Row
-from fedpace.training.schedules import inverse
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, inverse
 from fedpace.training.train import train
 from tests.devices.fakes import Fake, honest
 from tests.devices.fleet import MODEL

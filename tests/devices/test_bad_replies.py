@@ -18,8 +18,7 @@ from fedpace.samplers.solve import Solve
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
 from fedpace.training.checkpoint import Checkpoint
-from fedpace.training.schedules import inverse
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, inverse
 from fedpace.training.train import train
 from fedpace.training.training import Outcome
 from tests.devices.fakes import Fake, Line, honest

@@ -16,8 +16,7 @@ from fedpace.errors import InputError, TooFewClientsError
 from fedpace.samplers.solve import Solve
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
-from fedpace.training.schedules import inverse
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, inverse
 from fedpace.training.train import train
 from tests.devices.fakes import Fake, honest
 from tests.devices.fleet import (

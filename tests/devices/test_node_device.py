@@ -15,8 +15,7 @@ from fedpace.devices.wire import Certificates
 from fedpace.samplers.solve import Solve
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
-from fedpace.training.schedules import inverse
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, inverse
 from fedpace.training.train import train
 from tests.devices.fleet import (
     NAMES,

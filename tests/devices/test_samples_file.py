@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpace.devices.join import read_samples
+from fedpace.devices.device import read_samples
 from fedpace.errors import InputError
 
 

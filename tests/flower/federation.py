@@ -12,8 +12,8 @@ from flwr.clientapp import ClientApp
 from fedpace.backends.local import LocalSteps, LocalTrainer
 from fedpace.backends.simulator import Simulator
 from fedpace.checks import FloatArray
+from fedpace.data.partition import synthetic
 from fedpace.data.shards import Split
-from fedpace.data.synthetic import synthetic
 from fedpace.flower import AdaptiveSampling, WarmUp
 from fedpace.flower.client import answer_query
 from fedpace.models.logistic import Logistic

@@ -10,7 +10,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from fedpace.backends.remote.waiting import Clock
+from fedpace.backends.remote.roster import Clock
 
 NEVER = float("inf")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fedpace import Adam, Average, Draw, Reply
 from fedpace.checks import FloatArray
 from fedpace.conformance import check_server
-from fedpace.servers.untrained import AverageBuffers
+from fedpace.servers.build import AverageBuffers
 from fedpace.training.updates import RoundUpdates
 from tests.flower.federation import strategy_on
 from tests.flower.memory_grid import MemoryGrid

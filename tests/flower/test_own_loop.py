@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import Strategy
 from fedpace import Pilots, WarmUp
 from fedpace.errors import InputError
 from fedpace.flower import AdaptiveSampling
-from fedpace.training.schedules import inverse
+from fedpace.training.stopping import inverse
 from tests.flower.federation import START, as_vector, grid_with, strategy_on
 from tests.flower.memory_grid import MemoryGrid
 

@@ -32,7 +32,7 @@ from fedpace.sampling.design import as_design
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
 from fedpace.studies.store import Store
-from fedpace.training.state import STRUCTURE, pack
+from fedpace.training.checkpoint import STRUCTURE, pack
 from tests.flower import federation
 from tests.flower.federation import CLIENTS, RATE, START, as_vector, client_app, steady, strategy_on
 from tests.flower.memory_grid import MemoryGrid

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 
 from fedpace.errors import InputError
 from fedpace.flower import AdaptiveSampling
-from fedpace.training.schedules import inverse
+from fedpace.training.stopping import inverse
 from tests.flower.federation import (
     START,
     grid_with,

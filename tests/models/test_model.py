@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from fedpace import InputError, Seeds, Simulator, Steady
 from fedpace.checks import FloatArray, IntArray
-from fedpace.data.synthetic import synthetic
+from fedpace.data.partition import synthetic
 from fedpace.models.model import AnyFloats, BaseModel, adapt_model
 
 

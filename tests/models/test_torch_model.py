@@ -22,8 +22,8 @@ from torch.nn.functional import cross_entropy
 
 from fedpace.backends.simulator import Simulator
 from fedpace.checks import FloatArray
+from fedpace.data.partition import synthetic
 from fedpace.data.shards import Shards, Split
-from fedpace.data.synthetic import synthetic
 from fedpace.errors import InputError
 from fedpace.models.logistic import Logistic
 from fedpace.models.model import BaseModel
@@ -31,8 +31,7 @@ from fedpace.models.torch_model import AT_ONCE, TorchModel
 from fedpace.sampling.design import WithReplacement
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Steady
-from fedpace.training.schedules import inverse
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, inverse
 from fedpace.training.train import train
 from tests.models.torch_modules import (
     CANNOT_STACK,

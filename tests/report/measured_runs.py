@@ -14,8 +14,8 @@ from fedpace.report.setups import Setup, setups_of
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.studies.store import Store, StoredRun
 from fedpace.studies.study import Study, load_study
+from fedpace.training.checkpoint import State
 from fedpace.training.history import History, Row
-from fedpace.training.state import State
 from fedpace.training.training import Outcome
 
 MEASURED = ("network.how=namespaces", "network.time_scale=0.2")

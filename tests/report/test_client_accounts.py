@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedpace import Profile
-from fedpace.report.client_accounts import accounts, html_accounts
+from fedpace.report.clients import accounts, html_accounts
 from fedpace.studies.store import StoredRun
 from fedpace.training.history import History, Row
 

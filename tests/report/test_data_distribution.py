@@ -9,7 +9,7 @@ from rich.console import Console
 
 from fedpace.data.shards import Shards, Split
 from fedpace.report.charts import Figure
-from fedpace.report.data_distribution import (
+from fedpace.report.clients import (
     class_counts,
     classes_table,
     distribution_figure,

@@ -11,8 +11,7 @@ import typer
 from fedpace.cli import lab_app
 from fedpace.cli.options import TRAINED
 from fedpace.report.page import page
-from fedpace.report.rerun import NO_COMMAND, command, overrides, toml
-from fedpace.report.setups import Setup, setups_of
+from fedpace.report.setups import NO_COMMAND, Setup, command, overrides, setups_of, toml
 from fedpace.report.summary import summarise
 from fedpace.studies.study import Study, load_study
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fedpace.report.latex import latex
 from fedpace.report.setups import setups_of, without_sweeps
 from fedpace.report.study_tables import (
     csv_text,
     html_table,
+    latex,
     markdown,
     sweep_table,
     terminal_table,

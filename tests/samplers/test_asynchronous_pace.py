@@ -17,8 +17,7 @@ from fedpace.seeds import Seeds
 from fedpace.times.round_times import Steady
 from fedpace.training.history import Row
 from fedpace.training.sampler import SamplerContext
-from fedpace.training.schedules import constant, inverse
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, constant, inverse
 from fedpace.training.train import train
 from fedpace.training.training import Outcome
 from tests.training.fakes import LARGER, small_simulator

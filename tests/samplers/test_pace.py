@@ -18,8 +18,7 @@ from fedpace.times.round_times import Steady
 from fedpace.training.backend import Reply
 from fedpace.training.history import Row
 from fedpace.training.sampler import Plan, SamplerContext
-from fedpace.training.schedules import constant, inverse
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, constant, inverse
 from fedpace.training.train import train
 from fedpace.training.training import Outcome
 from fedpace.training.updates import RoundUpdates

@@ -18,8 +18,7 @@ from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Steady
 from fedpace.training.backend import BaseBackend, Evaluation, Reply, Task
-from fedpace.training.schedules import constant, inverse
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, constant, inverse
 from fedpace.training.train import train
 from fedpace.training.training import Outcome
 from tests.training.fakes import (

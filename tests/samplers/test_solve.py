@@ -16,8 +16,7 @@ from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
 from fedpace.training.backend import BaseBackend
 from fedpace.training.sampler import BaseSampler
-from fedpace.training.schedules import constant
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, constant
 from fedpace.training.synchronous import SynchronousTraining
 from fedpace.training.train import train
 from fedpace.training.training import Outcome

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedpace import InputError, expected_round_time, mean_round_time
 from fedpace.checks import FloatArray
-from fedpace.sampling.round_time import (
+from fedpace.sampling.bound import (
     round_time_gradient,
     sorted_marginal_times,
     sorted_round_time,

@@ -15,12 +15,10 @@ from fedpace.sampling.design import Draw, WithReplacement
 from fedpace.sampling.tiers import Tiered
 from fedpace.seeds import Seeds
 from fedpace.servers.average import Average
-from fedpace.servers.build import server_for
+from fedpace.servers.build import AverageBuffers, server_for
 from fedpace.servers.memory import Memory, Remembered, _log_off
-from fedpace.servers.untrained import AverageBuffers
 from fedpace.training.backend import Reply
-from fedpace.training.schedules import constant
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, constant
 from fedpace.training.train import train
 from fedpace.training.updates import RoundUpdates, Started
 from tests.training.fakes import Fixed, Fleet, small_simulator

@@ -5,7 +5,7 @@ import pytest
 
 from fedpace.backends.simulator import Simulator
 from fedpace.checks import FloatArray
-from fedpace.data.synthetic import synthetic
+from fedpace.data.partition import synthetic
 from fedpace.models.logistic import Logistic
 from fedpace.profile import Profile
 from fedpace.sampling.design import Design, Everyone

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fedpace.errors import InputError, MissingExtraError
-from fedpace.studies.loggers import FOLDER, LOGGERS, Log, Logger, loggers
+from fedpace.studies.callbacks import FOLDER, LOGGERS, Log, Logger, loggers
 from fedpace.studies.runner import run_study
 from fedpace.studies.store import Job, Store
 from fedpace.training.callbacks import Callback, RunInfo

@@ -22,8 +22,7 @@ from fedpace.times.availability import (
     with_availability,
 )
 from fedpace.times.round_times import BaseTimes, Steady
-from fedpace.training.schedules import constant
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, constant
 from fedpace.training.train import train
 from tests.training.fakes import LARGER, SIZES, Fixed, small_simulator
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedpace.backends.simulator import Simulator
 from fedpace.checks import FloatArray
-from fedpace.data.synthetic import synthetic
+from fedpace.data.partition import synthetic
 from fedpace.models.logistic import Logistic
 from fedpace.sampling.design import Design
 from fedpace.sampling.dispatch import Dispatch

@@ -26,12 +26,10 @@ from fedpace.times.shared_link import SharedLink, Transfers, share_fairly
 from fedpace.training.asynchronous import AsynchronousTraining, begin_turns
 from fedpace.training.backend import Evaluation, Reply, Task, join_replies
 from fedpace.training.callbacks import RunInfo
-from fedpace.training.checkpoint import BackgroundWriter, Checkpoint
+from fedpace.training.checkpoint import BackgroundWriter, Checkpoint, State
 from fedpace.training.history import Row
 from fedpace.training.sampler import Plan, SamplerContext
-from fedpace.training.schedules import constant, inverse
-from fedpace.training.state import State
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, constant, inverse
 from fedpace.training.train import train
 from fedpace.training.updates import RoundUpdates
 

@@ -12,8 +12,7 @@ from fedpace.samplers.build import sampler_for
 from fedpace.seeds import Seeds
 from fedpace.training.callbacks import Callback, RunInfo, as_callback
 from fedpace.training.history import Row
-from fedpace.training.schedules import constant
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, constant
 from fedpace.training.train import train
 from fedpace.training.training import Outcome
 

@@ -13,16 +13,13 @@ from fedpace.errors import InputError
 from fedpace.samplers.build import Pilots, WarmUp, sampler_for
 from fedpace.sampling.design import WithReplacement
 from fedpace.seeds import Seeds
-from fedpace.servers.adaptive import Adam, Yogi
-from fedpace.servers.average import Average
+from fedpace.servers.average import Adam, Average, Yogi
 from fedpace.servers.memory import Memory
 from fedpace.training.callbacks import RunInfo
-from fedpace.training.checkpoint import DIGEST, Checkpoint
+from fedpace.training.checkpoint import DIGEST, Checkpoint, State
 from fedpace.training.history import Row
 from fedpace.training.sampler import BaseSampler
-from fedpace.training.schedules import Schedule, inverse
-from fedpace.training.state import State
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Schedule, Stop, inverse
 from fedpace.training.synchronous import SynchronousTraining
 from fedpace.training.train import train
 from fedpace.training.training import Outcome

@@ -19,8 +19,7 @@ from fedpace.times.links import Linked
 from fedpace.times.round_times import Steady
 from fedpace.training.checkpoint import Checkpoint
 from fedpace.training.sampler import BaseSampler, Plan, SamplerContext
-from fedpace.training.schedules import constant
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, constant
 from fedpace.training.train import train
 from fedpace.training.updates import RoundUpdates
 from tests.training.fakes import SIZES, small_simulator, task

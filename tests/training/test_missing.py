@@ -9,9 +9,8 @@ from fedpace.sampling.design import Draw, Everyone, WithReplacement
 from fedpace.seeds import Seeds
 from fedpace.training.backend import NO_CLIENTS, NO_VALUES, Reply
 from fedpace.training.history import Row
-from fedpace.training.schedules import constant
 from fedpace.training.server import LEAST_CHANCE
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, constant
 from fedpace.training.synchronous import SynchronousTraining
 
 from .fakes import Fixed, Fleet

@@ -16,8 +16,7 @@ from fedpace.seeds import Seeds
 from fedpace.servers.average import Average
 from fedpace.training.backend import Reply, Task
 from fedpace.training.sampler import SamplerContext
-from fedpace.training.schedules import constant
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, constant
 from fedpace.training.train import train
 from fedpace.training.training import Outcome
 

@@ -12,8 +12,7 @@ from fedpace.sampling.design import Draw, Everyone
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Presence, Steady
 from fedpace.training.backend import Reply
-from fedpace.training.schedules import constant
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, constant
 from fedpace.training.synchronous import SynchronousTraining
 from fedpace.training.train import train
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedpace.training.schedules import constant, inverse, theoretical
+from fedpace.training.stopping import constant, inverse, theoretical
 
 
 def test_inverse_falls_as_one_over_one_plus_the_round() -> None:

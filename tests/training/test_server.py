@@ -13,14 +13,12 @@ from fedpace.conformance import check_server
 from fedpace.errors import InputError
 from fedpace.sampling.design import Draw, WithReplacement
 from fedpace.seeds import Seeds
-from fedpace.servers.adaptive import Adam, Yogi
-from fedpace.servers.average import Average
+from fedpace.servers.average import Adam, Average, Yogi
 from fedpace.servers.build import server_for
 from fedpace.servers.memory import Memory
 from fedpace.training.backend import Reply
-from fedpace.training.schedules import inverse
 from fedpace.training.server import BaseServer
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, inverse
 from fedpace.training.train import train
 
 from .fakes import Fixed, small_simulator

@@ -11,7 +11,6 @@ from fedpace.sampling.design import Draw, WithReplacement
 from fedpace.sampling.tiers import Tiered
 from fedpace.seeds import Seeds
 from fedpace.training.backend import Reply
-from fedpace.training.schedules import inverse
 from fedpace.training.share_limit import (
     DrawShares,
     agreement,
@@ -20,7 +19,7 @@ from fedpace.training.share_limit import (
     limit_shares,
     update_draw_shares,
 )
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, inverse
 from fedpace.training.synchronous import SynchronousTraining
 
 from .fakes import Fixed, small_simulator

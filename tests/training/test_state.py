@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from fedpace.errors import InputError
-from fedpace.training.state import State, pack, unpack
+from fedpace.training.checkpoint import State, pack, unpack
 
 TEXT = st.text(st.characters(codec="utf-8"))
 DTYPES = st.sampled_from([np.float64, np.float32, np.int64, np.uint8, np.bool_, np.complex128])

@@ -17,8 +17,7 @@ from fedpace.times.round_times import Presence, Steady
 from fedpace.training.backend import NO_VALUES, BaseBackend, Evaluation, Reply, Task
 from fedpace.training.history import Row
 from fedpace.training.sampler import START, BaseSampler, Phase, Plan, SamplerContext
-from fedpace.training.schedules import constant, inverse
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, constant, inverse
 from fedpace.training.synchronous import SynchronousTraining
 from fedpace.training.train import train
 from fedpace.training.training import Outcome

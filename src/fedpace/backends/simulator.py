@@ -12,8 +12,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.backends.local import DataHolder, LocalSteps, LocalUpdates
-from fedpace.backends.optimisers import SGD
+from fedpace.backends.local import SGD, DataHolder, LocalSteps, LocalUpdates
 from fedpace.backends.privacy import Privacy
 from fedpace.checks import FloatArray, IntArray
 from fedpace.data.shards import Shards, Split

@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import fedpace
-from fedpace.cli import about, data, example, lab, lab_devices, lab_run, plan, report, run, solve
+from fedpace.cli import about, data, lab, lab_run, run, solve
 from fedpace.cli.output import INTERRUPTED, REFUSED
 from fedpace.errors import InputError, MissingExtraError
 
@@ -36,12 +36,12 @@ lab_app = _new_group(
 app.add_typer(data_app, name="data")
 app.add_typer(lab_app, name="lab")
 for _command, _example in (
-    (example.example_command, "example clients.csv --clients 1000"),
+    (solve.example_command, "example clients.csv --clients 1000"),
     (solve.solve_command, "solve clients.csv -k 10 --max-weight 1 -o q.csv"),
-    (plan.plan_command, "plan clients.csv -k 10 --max-weight 1"),
+    (solve.plan_command, "plan clients.csv -k 10 --max-weight 1"),
     (run.run_command, "run simulation-1 --schemes uniform,optimal-mean --seeds 2 --out runs"),
-    (report.report_command, "report runs"),
-    (report.live_command, "live runs"),
+    (run.report_command, "report runs"),
+    (run.live_command, "live runs"),
     (about.doctor_command, "doctor"),
     (about.schema_command, "schema study.schema.json"),
     (data.fetch_command, "data fetch mnist"),
@@ -51,8 +51,8 @@ for _command, _example in (
     (lab.status_command, "lab status --name proto"),
     (lab_run.lab_run_command, "lab run prototype --schemes uniform,optimal-mean --out runs"),
     (lab.down_command, "lab down --name proto"),
-    (lab_devices.certs_command, "lab certs --out certs --devices 40 --server 192.168.1.10"),
-    (lab_devices.join_command, "lab join 192.168.1.10:7100 --name device-07 --certs certs"),
+    (lab.certs_command, "lab certs --out certs --devices 40 --server 192.168.1.10"),
+    (lab.join_command, "lab join 192.168.1.10:7100 --name device-07 --certs certs"),
 ):
     _group = {"data": data_app, "lab": lab_app}.get(_example.split()[0], app)
     _name = _example.split()[0 if _group is app else 1]

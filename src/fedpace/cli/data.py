@@ -71,7 +71,7 @@ def show_command(
     from fedpace.data.datasets import look_in
     from fedpace.data.images import NAMES
     from fedpace.data.natural import CIFAR10, CIFAR10_CLASSES
-    from fedpace.report import charts, data_distribution, tables
+    from fedpace.report import charts, clients, tables
     from fedpace.studies.build import split
     from fedpace.studies.study import load_study
 
@@ -86,11 +86,11 @@ def show_command(
         study.data.kind, tuple(map(str, range(classes)))
     )
     title = f"{study.name}, data of seed {seed if study.data.seed is None else study.data.seed}"
-    counts = data_distribution.class_counts(data.train, len(names))
-    table = data_distribution.sizes_table(data, counts, title=title)
-    tables.print_tables(table, data_distribution.classes_table(counts, names))
+    counts = clients.class_counts(data.train, len(names))
+    table = clients.sizes_table(data, counts, title=title)
+    tables.print_tables(table, clients.classes_table(counts, names))
     if out is not None:
         title = f"Samples by client and class: {title}"
-        figure = data_distribution.distribution_figure(counts, names=names, title=title)
+        figure = clients.distribution_figure(counts, names=names, title=title)
         charts.save(out, figure)
     output.print_written(out)

@@ -1,4 +1,4 @@
-"""The commands `fedpace lab up`, `status` and `down`: devices on this machine."""
+"""The commands `fedpace lab up`, `status` and `down` here; `certs` and `join` anywhere."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from fedpace.errors import InputError, TooFewClientsError, listed
 if TYPE_CHECKING:
     from fedpace.devices.lab.calibration import Calibrated
     from fedpace.devices.lab.register import Lab
+
+import logging
 
 NAME = typer.Option("--name", help="Name of the lab. Labs with other names are not touched.")
 # Above this median error a lab does not keep the times asked for.
@@ -190,3 +192,84 @@ def _table(columns: dict[str, list[str]]) -> Table:
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     return table
+
+
+OUT = typer.Option(help="Directory for the files. Give the same one again to add devices.")
+DEVICE_NAMES = typer.Option(
+    help="Number of devices (device-00, device-01, …), or names separated by commas."
+)
+SERVER = typer.Option(help="Names and addresses of the server, separated by commas.")
+DAYS = options.checked("Days until the certificates expire.", positive_count)
+CERTS = typer.Option(help="Directory with ca.pem and this device's NAME.pem and NAME-key.pem.")
+PACE = options.checked(
+    "Most bytes per second, in each direction.", options.positive, default="no limit"
+)
+PATIENCE = options.checked(
+    "Seconds without a server before giving up.", options.positive, default="never"
+)
+ALLOW = typer.Option(
+    metavar="PATH",
+    help="Python file or module that the server's study may use here, as data or as a model. "
+    "Repeat it for more. Without it, the server can run no Python code of its choice.",
+    show_default="none",
+)
+
+
+def certs_command(
+    out: Annotated[Path, OUT],
+    devices: Annotated[str, DEVICE_NAMES],
+    server: Annotated[str, SERVER],
+    days: Annotated[int, DAYS] = 825,
+) -> None:
+    """Make certificates for the server and for every device.
+
+    Existing certificates stay, except those that expire within 30 days, that are for another
+    --server, or that cannot be used.
+    """
+    options.need("lab", "cryptography")
+    from fedpace.devices.certificates import AUTHORITY, make_certificates
+    from fedpace.devices.device import parse_devices
+
+    names = parse_devices(devices)
+    hosts = [host.strip() for host in server.split(",") if host.strip()]
+    if not hosts:
+        example = "write 192.168.1.10"
+        raise InputError(f"--server must be a name or an address, got '{server}'; {example}")
+    signed = make_certificates(out, names, hosts, days=days)
+    made = len(signed.keys() - {AUTHORITY})
+    print(f"{out}: {made} certificates made, {len(names) + 1 - made} already existed")
+    for name, why in signed.items():
+        if why:
+            print(f"{name}: made again, because {why}; copy it to where it is used")
+    print(
+        "Give each device ca.pem and its own NAME.pem and NAME-key.pem, and the server ca.pem, "
+        "server.pem and server-key.pem; ca-key.pem stays with you."
+    )
+
+
+def join_command(
+    address: Annotated[str, typer.Argument(help="HOST:PORT of the server.")],
+    name: Annotated[str, typer.Option(help="Name of this device, as in its certificate.")],
+    certs: Annotated[Path | None, CERTS] = None,
+    pace: Annotated[float | None, PACE] = None,
+    patience: Annotated[float | None, PATIENCE] = None,
+    allow: Annotated[list[str] | None, ALLOW] = None,
+    shards: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    folder: Annotated[Path | None, options.FOLDER] = None,
+) -> None:
+    """Act as a device: train on the data here when the server asks. The data stay here."""
+    options.need_lab()
+    from fedpace.data.datasets import look_in
+    from fedpace.devices.device import join
+
+    look_in(folder)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    join(
+        address,
+        name,
+        certs=certs,
+        shards=shards,
+        pace=pace,
+        patience=patience,
+        allow=allow or (),
+    )

@@ -87,7 +87,7 @@ def lab_run_command(
     """Run a study on devices, and measure it. Interrupted, the same command continues."""
     options.need_lab()
     from fedpace.backends.remote.screening import verdict
-    from fedpace.devices.join import read_samples
+    from fedpace.devices.device import read_samples
     from fedpace.devices.measure import Trust, WaitSettings, jobs_of, run_on_devices, write_times
     from fedpace.devices.server import DeviceServer
     from fedpace.devices.wire import Certificates
@@ -165,7 +165,7 @@ def _lab(name: str, state: Path | None) -> _Place:
 
 
 def _listening(listen: str, devices: str | None, certs: Path | None) -> _Place:
-    from fedpace.devices.join import parse_address, parse_devices
+    from fedpace.devices.device import parse_address, parse_devices
 
     if devices is None:
         raise InputError("--listen needs --devices, got none; write --devices 40, or their names")

@@ -51,7 +51,7 @@ def print_written(*paths: Path | None) -> None:
 def print_logs(out: Path, logs: Sequence[str]) -> None:
     """Print where loggers wrote."""
     if logs:
-        from fedpace.studies.loggers import FOLDER
+        from fedpace.studies.callbacks import FOLDER
 
         print(f"Logs:    {out / FOLDER}, by {', '.join(logs)}")
 
@@ -153,7 +153,7 @@ def study_callbacks(
     study: Study, out: Path, live: Live | None, logs: Sequence[str]
 ) -> Iterator[list[Callback]]:
     """Yield the callbacks of a study: its loggers, and the live page if there is one."""
-    from fedpace.studies.loggers import loggers
+    from fedpace.studies.callbacks import loggers
 
     with ExitStack() as stack:
         found = [stack.enter_context(each) for each in loggers(logs, study, out, warn=say)]

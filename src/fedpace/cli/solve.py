@@ -1,4 +1,4 @@
-"""The command `fedpace solve`: the probabilities for one K."""
+"""The commands on a clients file: `fedpace example`, `solve` and `plan`."""
 
 import json
 from dataclasses import fields
@@ -10,10 +10,19 @@ import typer
 
 from fedpace.checks import positive_count
 from fedpace.cli import options, output
-from fedpace.clients_file import Clients, write_probabilities
+from fedpace.clients_file import Clients, write_example, write_probabilities
 from fedpace.errors import InputError
+from fedpace.files import writable, write_text
 from fedpace.sampling.design import WithReplacement
-from fedpace.sampling.plan import Prediction, plan, predict, uniform_cost
+from fedpace.sampling.plan import (
+    Prediction,
+    best,
+    plan,
+    predict,
+    recommended,
+    uniform_cost,
+    usual_ks,
+)
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.sampling.solvers.max_time import solve_max_time
 from fedpace.sampling.tiers import Tiered
@@ -135,3 +144,92 @@ def _record(clients: Clients, rows: list[Prediction], row: Prediction) -> dict[s
     if columns:
         record |= {"clients": list(clients.names), **columns}
     return record
+
+
+K_NOW = options.checked(
+    "K in use now; c = β/α is known for it, and uniform with it has time 1.", positive_count, "-k"
+)
+KS = typer.Option(
+    "--ks", help="Values of K to compare, separated by commas.", show_default="1,2,5,10,… up to N"
+)
+
+
+def plan_command(
+    file: Annotated[Path, options.CLIENTS],
+    k: Annotated[int, K_NOW] = 10,
+    ks: Annotated[str | None, KS] = None,
+    schemes: Annotated[str, options.COMPARED] = "all",
+    beta_over_alpha: Annotated[float | None, options.RATIO] = None,
+    max_weight: Annotated[float | None, options.CAP] = None,
+    csv: Annotated[Path | None, options.csv_file("the table")] = None,
+    plot: Annotated[Path | None, options.picture("predicted time against K")] = None,
+    as_json: Annotated[bool, options.JSON] = False,
+) -> None:
+    """Compare schemes and numbers of clients per round, and find the best."""
+    names = options.named_schemes(schemes)
+    wanted = None if ks is None else _parsed_ks(ks)
+    clients = options.checked_clients(file, k, beta_over_alpha, max_weight, csv, plot)
+    wanted = wanted or usual_ks(clients.profile.n, k)
+    found = plan(clients.profile, k, ks=wanted, schemes=names, max_weight=max_weight)
+    total = len(wanted) * len(names)
+    rows = list(output.with_progress(found, total, "schemes × K", quiet=as_json))
+    records = [row.numbers() for row in rows]
+    if csv:
+        lines = [records[0], *(each.values() for each in records)]
+        write_text(csv, "".join(",".join(map(str, line)) + "\n" for line in lines))
+    if plot:
+        from fedpace.report.charts import plan_figure, save
+
+        save(plot, plan_figure(rows, k=k))
+    first, advice = best(rows), recommended(rows, k)
+    if as_json:
+        chosen = None if advice is None else advice.numbers()
+        record = {"k": k, "best": first.numbers(), "recommended": chosen, "rows": records}
+        print(json.dumps(record))
+        return
+    from fedpace.report.tables import plan_tables, print_tables
+
+    print_tables(*plan_tables(rows, k=k))
+    name = first.scheme if first.scheme == "full" else _named(first)
+    print(f"Best (*): {name}, {first.relative_time:.3g} of the time of uniform with K = {k:,}.")
+    more = ""
+    if advice is not None and advice is not first:
+        more = f" Recommended is {_named(advice)}."
+    print(f"{output.OVERSTATED}{more}")
+    output.print_written(csv, plot)
+
+
+def _named(row: Prediction) -> str:
+    return f"{row.scheme} with K = {row.k:,}"
+
+
+def _parsed_ks(text: str) -> list[int]:
+    remedy = "write 5,10,20"
+    try:
+        values = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--ks must be integers, got '{text}'; {remedy}") from None
+    return sorted({positive_count("--ks", value, remedy) for value in values})
+
+
+# A file of a few hundred megabytes.
+MOST_CLIENTS = 10_000_000
+
+EXAMPLE_CLIENTS = options.checked(
+    "Number of clients.",
+    lambda name, value: positive_count(name, value, f"give 1 to {MOST_CLIENTS:,}", MOST_CLIENTS),
+)
+EXAMPLE_SEED = options.checked("Random seed; the same seed writes the same file.", options.natural)
+
+
+def example_command(
+    file: Annotated[Path, typer.Argument(help="File to write.")],
+    clients: Annotated[int, EXAMPLE_CLIENTS] = 100,
+    seed: Annotated[int, EXAMPLE_SEED] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+) -> None:
+    """Write an example clients file, to try the other commands on."""
+    if writable(file).exists() and not force:
+        raise InputError(f"{file}: already exists; choose another name or add --force")
+    write_example(file, clients, np.random.default_rng(seed))
+    print(f"{file}: {clients:,} clients. Next: fedpace solve {file} -k 10")

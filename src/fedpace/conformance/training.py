@@ -15,12 +15,11 @@ from fedpace.sampling.dispatch import BaseDispatch, as_any_design
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.seeds import Seeds
 from fedpace.training.backend import NO_CLIENTS, BaseBackend, Reply, Task, as_backend
+from fedpace.training.checkpoint import pack, unpack
 from fedpace.training.history import Row
 from fedpace.training.sampler import BaseSampler, SamplerContext, as_sampler
-from fedpace.training.schedules import constant
 from fedpace.training.server import BaseServer, as_server
-from fedpace.training.state import pack, unpack
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, constant
 from fedpace.training.train import train
 from fedpace.training.updates import RoundUpdates
 

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedpace.backends.remote.replies import as_reply
-from fedpace.backends.remote.roster import MOST_TOGETHER, Roster
-from fedpace.backends.remote.waiting import REMINDER, Clock, wait_until
+from fedpace.backends.remote.roster import MOST_TOGETHER, REMINDER, Clock, Roster, wait_until
 from fedpace.checks import FloatArray
 from fedpace.devices.connections import Response
 from fedpace.devices.replies import Deadlines, ReplyScreen

@@ -10,8 +10,8 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedpace.backends.remote.replies import ArrayLayout
+from fedpace.backends.remote.roster import WALL, Clock
 from fedpace.backends.remote.screening import BadReplyError
-from fedpace.backends.remote.waiting import WALL, Clock
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
 

@@ -10,8 +10,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from numpy.typing import NDArray
 
-from fedpace.backends.remote.roster import Roster
-from fedpace.backends.remote.waiting import wait_until
+from fedpace.backends.remote.roster import Roster, wait_until
 from fedpace.flower.client import PARTITION, SAMPLES
 from fedpace.flower.messages import Arrival, Mailbox, metrics_of
 

@@ -23,9 +23,9 @@ from fedpace.flower.replies import metric_named
 from fedpace.flower.settings import Settings
 from fedpace.samplers.build import Pilots
 from fedpace.sampling.design import Everyone
+from fedpace.training.checkpoint import State
 from fedpace.training.history import History, Row, sustained_loss
 from fedpace.training.sampler import SamplerContext
-from fedpace.training.state import State
 from fedpace.training.stopping import Stop
 from fedpace.training.training import Outcome
 

@@ -11,7 +11,7 @@ from flwr.app import Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from fedpace.backends.privacy import Privacy
-from fedpace.backends.remote.waiting import WALL, Clock
+from fedpace.backends.remote.roster import WALL, Clock
 from fedpace.checks import positive_count
 from fedpace.errors import InputError, nearest
 from fedpace.flower.nodes import BY_PARTITION
@@ -26,9 +26,9 @@ from fedpace.sampling.schemes import SCHEMES, Scheme
 from fedpace.sampling.solvers.solution import check_cap
 from fedpace.servers.build import server_for
 from fedpace.training.sampler import BaseSampler
-from fedpace.training.schedules import Schedule
 from fedpace.training.server import BaseServer, as_server, check_asynchronous
 from fedpace.training.share_limit import LARGEST_SHARE, check_share
+from fedpace.training.stopping import Schedule
 
 # What to give instead of the arguments of Flower's FedAvg.
 HINTS = {

@@ -31,7 +31,7 @@ from fedpace.flower.replies import drop_failures, mean_metrics
 from fedpace.flower.settings import Settings
 from fedpace.flower.wrapped import WrappedServer, configure_wrapped, refuse_privacy_wrapper
 from fedpace.seeds import Seeds
-from fedpace.servers.untrained import AverageBuffers
+from fedpace.servers.build import AverageBuffers
 from fedpace.training.asynchronous import AsynchronousTraining
 from fedpace.training.history import History, Row
 from fedpace.training.server import BaseServer

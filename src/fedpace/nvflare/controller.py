@@ -19,15 +19,13 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.model_controller import ModelController
 
 from fedpace.backends.remote.replies import Accepted, ArrayLayout, as_reply
-from fedpace.backends.remote.roster import Roster
+from fedpace.backends.remote.roster import Roster, wait_until
 from fedpace.backends.remote.screening import BadReplyError, Border, Claims
-from fedpace.backends.remote.waiting import wait_until
 from fedpace.checks import FloatArray, positive_count
 from fedpace.errors import InputError, TooFewClientsError
 from fedpace.samplers.build import sampler_for
 from fedpace.seeds import Seeds
-from fedpace.servers.build import AUTO, server_for
-from fedpace.servers.untrained import AverageBuffers
+from fedpace.servers.build import AUTO, AverageBuffers, server_for
 from fedpace.times.round_times import Presence
 from fedpace.training.backend import BaseBackend, Evaluation, Reply, Task
 from fedpace.training.history import Row

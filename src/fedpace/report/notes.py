@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from fedpace.backends.privacy import describe_epsilon
-from fedpace.data.synthetic import PAPER_SIZES
+from fedpace.data.partition import PAPER_SIZES
 from fedpace.registry import is_biased
 from fedpace.report.curves import shows_accuracy
 from fedpace.report.intervals import Interval, seeds_needed

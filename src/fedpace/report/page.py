@@ -18,10 +18,9 @@ from typing import Any
 
 import fedpace
 from fedpace.report.charts import Figure, bundle, colour, config, dash, spec
-from fedpace.report.client_accounts import html_accounts
+from fedpace.report.clients import html_accounts
 from fedpace.report.notes import changes, headline, notes, plural, title_of
-from fedpace.report.rerun import NO_COMMAND, command, toml
-from fedpace.report.setups import Setup, Sweep
+from fedpace.report.setups import NO_COMMAND, Setup, Sweep, command, toml
 from fedpace.report.study_charts import sensitivity_figure, study_figures
 from fedpace.report.study_tables import (
     COSTS,

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedpace.files import made_folder, write_text
-from fedpace.report.latex import latex
 from fedpace.report.notes import (
     CAPTION,
     diverged,
@@ -17,9 +16,8 @@ from fedpace.report.notes import (
     missed,
     sustained_note,
 )
-from fedpace.report.rerun import toml
-from fedpace.report.setups import Setup, Sweep, setups_of, without_sweeps
-from fedpace.report.study_tables import csv_text, markdown, terminal_table
+from fedpace.report.setups import Setup, Sweep, setups_of, toml, without_sweeps
+from fedpace.report.study_tables import csv_text, latex, markdown, terminal_table
 from fedpace.report.summary import Summary, summarise
 from fedpace.report.tables import print_tables, printable
 from fedpace.studies.store import StoredRun

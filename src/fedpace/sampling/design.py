@@ -22,8 +22,7 @@ from fedpace.checks import (
 )
 from fedpace.errors import InputError
 from fedpace.profile import Profile
-from fedpace.sampling.bound import variance_term
-from fedpace.sampling.round_time import expected_round_time
+from fedpace.sampling.bound import expected_round_time, variance_term
 from fedpace.sampling.solvers.solution import Solution
 
 

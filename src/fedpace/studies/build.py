@@ -22,9 +22,8 @@ from fedpace.data.natural import (
     shakespeare_file,
     speech_split,
 )
-from fedpace.data.partition import power_law_sizes
+from fedpace.data.partition import PAPER_SIZES, power_law_sizes, synthetic
 from fedpace.data.shards import Shards, Split
-from fedpace.data.synthetic import PAPER_SIZES, synthetic
 from fedpace.errors import InputError, MissingExtraError
 from fedpace.lookup import GIVEN, find
 from fedpace.models.gru import Gru
@@ -40,8 +39,7 @@ from fedpace.samplers.pilots import Piloted
 from fedpace.samplers.solve import Solve
 from fedpace.sampling.schemes import SCHEMES, needs_counts_only
 from fedpace.seeds import Seeds
-from fedpace.servers.build import server_for
-from fedpace.servers.untrained import keep_buffers
+from fedpace.servers.build import keep_buffers, server_for
 from fedpace.studies.own import GROUP, own_model, own_split
 from fedpace.studies.study import (
     Cifar10Section,
@@ -58,10 +56,9 @@ from fedpace.times.links import linked
 from fedpace.times.round_times import BaseTimes, Steady, Varying
 from fedpace.times.shared_link import SharedLink
 from fedpace.times.traces import data_file, whole_file
-from fedpace.training import schedules
 from fedpace.training.backend import BaseBackend
 from fedpace.training.sampler import BaseSampler, SamplerContext
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Schedule, Stop, constant, inverse, theoretical
 from fedpace.training.train import train
 from fedpace.training.training import Outcome
 
@@ -73,10 +70,10 @@ KINDS = "synthetic, mnist, emnist-lower, cifar10 or shakespeare"
 LOCAL = {"batch", "weight_decay", "clip", "optimiser", "proximal"}
 # Fields of the devices section for varying times.
 VARIATION = {"noise", "drift", "period", "busy", "busy_factor", "spell"}
-SCHEDULES: dict[str, Callable[..., schedules.Schedule]] = {
-    "inverse": schedules.inverse,
-    "constant": schedules.constant,
-    "bound": schedules.theoretical,
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "inverse": inverse,
+    "constant": constant,
+    "bound": theoretical,
 }
 
 
@@ -388,7 +385,7 @@ def round_times(study: Study, drawn: DeviceTimes, seeds: Seeds) -> BaseTimes:
     return with_availability(devices.availability, times, seeds)
 
 
-def parsed_schedule(text: str) -> schedules.Schedule:
+def parsed_schedule(text: str) -> Schedule:
     """Return the schedule of a text such as "inverse:0.1".
 
     >>> parsed_schedule("bound:0.5:50")(0)

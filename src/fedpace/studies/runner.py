@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from fedpace.backends.optimisers import optimiser_named
+from fedpace.backends.local import optimiser_named
 from fedpace.checks import positive_count
 from fedpace.errors import InputError, InUseError
 from fedpace.files import made_folder, write_through

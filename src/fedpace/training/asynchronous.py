@@ -25,10 +25,10 @@ from fedpace.training.backend import (
     join_replies,
     reply_costs,
 )
+from fedpace.training.checkpoint import State
 from fedpace.training.history import Row
 from fedpace.training.sampler import BaseSampler, Plan, SamplerContext
 from fedpace.training.server import apply_replies, as_server, check_asynchronous, rate_or_one
-from fedpace.training.state import State
 from fedpace.training.training import Training
 from fedpace.training.updates import Started
 

@@ -9,10 +9,9 @@ import numpy as np
 
 from fedpace.adapt import adapt
 from fedpace.training.history import Row
-from fedpace.training.state import State
 
 if TYPE_CHECKING:
-    from fedpace.training.checkpoint import Found
+    from fedpace.training.checkpoint import Found, State
 
 
 class RunInfo(NamedTuple):

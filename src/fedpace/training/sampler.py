@@ -19,8 +19,8 @@ from fedpace.profile import Profile
 from fedpace.sampling.design import Design, Draw
 from fedpace.sampling.dispatch import Dispatch
 from fedpace.training.backend import Probe, Reply
+from fedpace.training.checkpoint import State
 from fedpace.training.history import Row
-from fedpace.training.state import State
 from fedpace.training.stopping import TIME_IS_UP, Stop
 from fedpace.training.updates import RoundUpdates
 

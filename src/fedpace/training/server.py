@@ -12,7 +12,7 @@ from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
 from fedpace.sampling.design import Draw
 from fedpace.training.backend import Reply
-from fedpace.training.state import State
+from fedpace.training.checkpoint import State
 from fedpace.training.updates import RoundUpdates, Started, add_weighted, blocks
 
 # Floor on the estimated response rate; limits the correction for missing replies to 5×.

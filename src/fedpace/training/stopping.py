@@ -1,9 +1,11 @@
-"""Stopping rules."""
+"""When training ends, and its learning rate: stopping rules and schedules."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from fedpace.errors import InputError
 from fedpace.training.history import Row
@@ -53,3 +55,33 @@ class Stop:
 
     def _loss_of(self, row: Row) -> float:
         return row.sustained_loss if self.sustained else row.loss
+
+
+Schedule: TypeAlias = Callable[[int], float]
+
+
+def inverse(initial: float) -> Schedule:
+    """η_0 / (1 + r), as in the paper's evaluation.
+
+    >>> inverse(0.1)(4)
+    0.02
+    """
+    return lambda r: initial / (1 + r)
+
+
+def constant(rate: float) -> Schedule:
+    """η in every round.
+
+    >>> constant(0.05)(100)
+    0.05
+    """
+    return lambda _: rate
+
+
+def theoretical(strong_convexity: float, shift: float) -> Schedule:
+    """2 / (μ (γ + r)), the schedule of the convergence bound [Luo22, Thm. 1].
+
+    >>> theoretical(strong_convexity=0.5, shift=50)(0)
+    0.08
+    """
+    return lambda r: 2 / (strong_convexity * (shift + r))

@@ -17,12 +17,11 @@ from fedpace.sampling.dispatch import BaseDispatch, as_any_design
 from fedpace.seeds import Seeds
 from fedpace.training.backend import BaseBackend, Reply, as_backend
 from fedpace.training.callbacks import Callback, RunInfo, as_callback
+from fedpace.training.checkpoint import State
 from fedpace.training.history import History, Row, sustained_loss
 from fedpace.training.sampler import START, BaseSampler, Phase, SamplerContext, as_sampler
-from fedpace.training.schedules import Schedule
 from fedpace.training.server import BaseServer, as_server
-from fedpace.training.state import State
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Schedule, Stop
 from fedpace.training.updates import RoundUpdates
 
 

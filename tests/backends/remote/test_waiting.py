@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedpace.backends.remote.waiting import Clock, wait_until
+from fedpace.backends.remote.roster import Clock, wait_until
 from fedpace.errors import TooFewClientsError
 
 

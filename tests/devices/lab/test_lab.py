@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from fedpace.devices.join import device_names, join
+from fedpace.devices.device import device_names, join
 from fedpace.devices.lab import launch
 from fedpace.devices.lab.calibration import Calibrated, calibrate
 from fedpace.devices.lab.lab import remains_of

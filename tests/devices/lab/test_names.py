@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpace.devices.join import MOST_DEVICES, device_names
+from fedpace.devices.device import MOST_DEVICES, device_names
 from fedpace.devices.lab.register import Names
 from fedpace.errors import InputError
 

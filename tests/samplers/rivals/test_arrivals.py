@@ -22,16 +22,15 @@ from fedpace.samplers.rivals.routing import Queued, queues, solve_routing
 from fedpace.samplers.rivals.turns import Ordered
 from fedpace.sampling.design import Draw
 from fedpace.seeds import Seeds
-from fedpace.servers.adaptive import FedExp
 from fedpace.servers.arrivals import Area, Malenia
+from fedpace.servers.average import FedExp
 from fedpace.servers.build import server_for
 from fedpace.studies.build import run_one
 from fedpace.times.round_times import Steady
 from fedpace.training.backend import Evaluation, Reply, Task
 from fedpace.training.history import Row
 from fedpace.training.sampler import BaseSampler
-from fedpace.training.schedules import constant
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, constant
 from fedpace.training.train import train
 from tests.studies.tiny import tiny_study
 from tests.training.fakes import assert_same_rows

@@ -14,8 +14,7 @@ from fedpace.seeds import Seeds
 from fedpace.times.round_times import Steady
 from fedpace.training.backend import Probe, Reply
 from fedpace.training.sampler import SamplerContext
-from fedpace.training.schedules import constant
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, constant
 from fedpace.training.train import train
 from fedpace.training.updates import RoundUpdates
 from tests.training.fakes import LARGER, row, small_simulator

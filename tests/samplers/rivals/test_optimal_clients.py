@@ -17,8 +17,7 @@ from fedpace.sampling.design import Draw
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Steady
 from fedpace.training.backend import Reply
-from fedpace.training.schedules import constant
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, constant
 from fedpace.training.train import train
 from tests.training.fakes import LARGER, small_simulator
 

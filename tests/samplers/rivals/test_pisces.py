@@ -16,8 +16,7 @@ from fedpace.servers.buffered import StaleMean
 from fedpace.times.round_times import Steady
 from fedpace.training.backend import Reply
 from fedpace.training.sampler import SamplerContext
-from fedpace.training.schedules import constant
-from fedpace.training.stopping import Stop
+from fedpace.training.stopping import Stop, constant
 from fedpace.training.train import train
 from fedpace.training.updates import RoundUpdates, Started
 from tests.training.fakes import row, small_simulator

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from fedpace.devices.join import device_names
+from fedpace.devices.device import device_names
 from fedpace.errors import InputError
 from fedpace.files import write_text
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpace.checks import FloatArray, IntArray
-from fedpace.sampling.round_time import sorted_round_time
+from fedpace.sampling.bound import sorted_round_time
 
 # Clients merge while their times differ by less than this fraction of the round time.
 FINEST_MERGE = 0.01

@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike
 
 from fedpace.checks import FloatArray, IntArray, positive_count
 from fedpace.profile import Profile
-from fedpace.sampling.bound import variance_term
-from fedpace.sampling.round_time import sorted_marginal_times, sorted_round_time
+from fedpace.sampling.bound import sorted_marginal_times, sorted_round_time, variance_term
 from fedpace.sampling.solvers.certificate import certify
 from fedpace.sampling.solvers.mean_time import solve_tilt, unit_importance
 from fedpace.sampling.solvers.solution import Solution, residual, weight_floors
