@@ -4,6 +4,7 @@ MkDocs calls these functions. Sources keep links that work in the repository, wh
 `../examples/own_scheme.py` is a file; in the site it is a place on the page of examples.
 """
 
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -19,7 +20,7 @@ PAGES = {
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
 }
-LANGUAGES = {".py": "python", ".js": "javascript"}
+LANGUAGES = {".py": "python", ".js": "javascript", ".ipynb": "python"}
 PLACES = {source: page for page, source in PAGES.items()}
 ELSEWHERE = re.compile(
     r"""<(?:script|img|iframe)[^>]* src="https?:|<link[^>]*stylesheet[^>]*"https?:"""
@@ -42,8 +43,19 @@ def examples() -> str:
     for script in scripts("examples"):
         path = script.relative_to(ROOT).as_posix()
         text = script.read_text(encoding="utf-8")
-        language = LANGUAGES[script.suffix]
-        parts.append(f"## {path} {{ #{anchor(path)} }}\n\n```{language}\n{text}```\n")
+        shown = f"```{LANGUAGES[script.suffix]}\n{text}```\n"
+        shown = cells(text) if script.suffix == ".ipynb" else shown
+        parts.append(f"## {path} {{ #{anchor(path)} }}\n\n{shown}")
+    return "\n".join(parts)
+
+
+def cells(notebook: str) -> str:
+    """Return a notebook's cells as Markdown."""
+    parts = []
+    for cell in json.loads(notebook)["cells"]:
+        text = "".join(cell["source"])
+        code = cell["cell_type"] == "code"
+        parts.append(f"```python\n{text}\n```\n" if code else f"{text.removeprefix('# ')}\n")
     return "\n".join(parts)
 
 

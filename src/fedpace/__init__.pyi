@@ -1,4 +1,5 @@
 from .backends.simulator import Simulator as Simulator
+from .comparison import Comparison as Comparison
 from .comparison import compare as compare
 from .data.shards import Shards as Shards
 from .data.shards import Split as Split
@@ -47,6 +48,7 @@ from .training.callbacks import Callback as Callback
 from .training.history import History as History
 from .training.history import Row as Row
 from .training.sampler import BaseSampler as BaseSampler
+from .training.sampler import Handover as Handover
 from .training.sampler import Phase as Phase
 from .training.sampler import Plan as Plan
 from .training.sampler import SamplerContext as SamplerContext

@@ -111,6 +111,20 @@ class Comparison:
     models: Sequence[Path] = ()
     _model: BaseModel | None = None
 
+    @classmethod
+    def open(cls, directory: str | Path) -> Comparison:
+        """Return the comparison of stored runs, such as those of `fedpace run --out`.
+
+        Of several studies in one directory, it is that with most runs.
+        """
+        folder = Path(directory)
+        runs = list(Store(folder).runs(ProgressLines().on_warning))
+        if not runs:
+            remedy = f"make some: fedpace run simulation-1 --out {folder}"
+            raise InputError(f"{folder}: holds no finished runs; {remedy}")
+        report = Report.of(runs)
+        return cls(runs, report, report.write_page(folder, runs_in=folder))
+
     def __repr__(self) -> str:
         return f"<Comparison: {headline(self._summary) or 'no run reached the target'}>"
 
