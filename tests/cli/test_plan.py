@@ -138,3 +138,14 @@ def test_plan_compares_a_scheme_of_the_users_own(fleet: Path) -> None:
     assert mine.pop("scheme") == "own.py:mine"
     assert theirs.pop("scheme") == "statistical"
     assert mine == theirs
+
+
+def test_a_shared_link_makes_fewer_clients_best(fleet: Path) -> None:
+    args = ("plan", "clients.csv", "-k", 7, "--schemes", "uniform,optimal-tiers", "--json")
+    free = strict_json(run(*args).stdout)
+    shared = run(*args, "--link", "shared:5", "--megabits", 64)
+    assert (shared.returncode, shared.stderr) == (0, "")
+    assert strict_json(shared.stdout)["best"]["k"] < free["best"]["k"]
+    bad = run(*args, "--link", "shared:0")
+    assert bad.returncode == 2
+    assert "link must have a positive capacity, got 0; write" in bad.stderr

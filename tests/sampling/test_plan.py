@@ -18,8 +18,10 @@ from fedpace import (
     plan,
     variance_term,
 )
-from fedpace.sampling.plan import best, recommended, usual_ks
+from fedpace.sampling.design import BaseDesign, as_design
+from fedpace.sampling.plan import best, link_round_time, recommended, usual_ks
 from fedpace.sampling.schemes import scheme_named
+from fedpace.times.shared_link import SharedLink
 from tests.sampling.fleets import Fleet, fleets, random_fleet
 
 ks = st.integers(1, 30)
@@ -219,3 +221,55 @@ def test_usual_ks_are_round_numbers_up_to_n_with_both_ends(n: int, k: int) -> No
 def test_a_prediction_in_numbers_leaves_out_the_design() -> None:
     (row,) = plan(Profile(*random_fleet(5, 0)), 3, schemes=["uniform"])
     assert row.numbers() == {name: getattr(row, name) for name in row._fields if name != "design"}
+
+
+def designs_on_a_link(profile: Profile, k: int) -> list[BaseDesign]:
+    names = ("full", "uniform", "optimal-mean", "optimal-tiers", "optimal-independent")
+    return [as_design(SCHEMES[name](profile, k)) for name in names]
+
+
+@pytest.mark.parametrize("rule", ["fair", "optimal"])
+def test_the_expected_round_on_a_link_is_that_of_many_draws_and_within_its_bounds(
+    rule: str,
+) -> None:
+    profile, link = Profile(*random_fleet(7, 3)), SharedLink(2.0, rule)
+    megabits = 0.1 + np.random.default_rng(1).exponential(size=7)
+    for design in designs_on_a_link(profile, 3):
+        found = link_round_time(design, link, profile.times, megabits)
+        assert found.error == 0
+        assert found.low * (1 - 1e-9) <= found.mean <= found.high * (1 + 1e-9)
+        rng = np.random.default_rng(0)
+        drawn = [design.draw(rng).clients for _ in range(1500)]
+        ends = [link.ends(profile.times[each], megabits[each]).max() for each in drawn]
+        error = np.std(ends) / np.sqrt(len(ends))
+        assert abs(np.mean(ends) - found.mean) <= 5 * error + 1e-9
+
+
+def test_with_many_clients_the_round_on_a_link_is_estimated_with_its_error() -> None:
+    profile, link = Profile(*random_fleet(60, 3)), SharedLink(2.0)
+    ones = np.ones(60)
+    for scheme in ("uniform", "optimal-independent"):
+        design = as_design(SCHEMES[scheme](profile, 6))
+        rough = link_round_time(design, link, profile.times, ones, draws=100)
+        fine = link_round_time(design, link, profile.times, ones, draws=2000, seed=1)
+        assert 0 < fine.error < rough.error
+        assert abs(rough.mean - fine.mean) <= 5 * (rough.error + fine.error)
+        assert fine.low - 5 * fine.error <= fine.mean <= fine.high + 5 * fine.error
+
+
+def test_a_wide_link_changes_nothing_and_a_narrow_one_makes_few_clients_best() -> None:
+    profile = Profile(*random_fleet(40, 0))
+    settings: dict[str, Any] = {"ks": [1, 4, 16], "schemes": ["uniform", "optimal-tiers"]}
+    free = list(plan(profile, 4, **settings))
+    wide = list(plan(profile, 4, **settings, link=SharedLink(1e9), megabits=1.0))
+    for one, other in zip(free, wide, strict=True):
+        assert other.round_time == pytest.approx(one.round_time, rel=0.15)  # of 400 draws
+    narrow = list(plan(profile, 4, **settings, link=SharedLink(0.05), megabits=1.0))
+    assert best(narrow).k < best(wide).k
+
+
+def test_nothing_to_transfer_is_refused() -> None:
+    profile = Profile(*random_fleet(5, 0))
+    design = as_design(SCHEMES["uniform"](profile, 2))
+    with pytest.raises(InputError, match="megabits must be positive, got 0 for client 0; "):
+        link_round_time(design, SharedLink(1.0), profile.times, 0.0)

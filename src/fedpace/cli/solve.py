@@ -15,6 +15,7 @@ from fedpace.errors import InputError
 from fedpace.files import writable, write_text
 from fedpace.sampling.design import WithReplacement
 from fedpace.sampling.plan import (
+    DRAWS,
     Prediction,
     best,
     plan,
@@ -26,6 +27,7 @@ from fedpace.sampling.plan import (
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.sampling.solvers.max_time import solve_max_time
 from fedpace.sampling.tiers import Tiered
+from fedpace.times.shared_link import SharedLink
 
 # With a larger weight one draw moves the model by more than the client's update; a cap of 1 is
 # met up to rounding.
@@ -153,6 +155,16 @@ KS = typer.Option(
     "--ks", help="Values of K to compare, separated by commas.", show_default="1,2,5,10,… up to N"
 )
 
+LINK = typer.Option(
+    "--link",
+    help="A link that the clients of a round share, shared:CAPACITY in Mbit/s; the times of the "
+    "file are then those of computing.",
+    show_default="none",
+)
+MEGABITS = options.checked(
+    "Megabits that a client transfers in a round, with --link.", options.positive, "--megabits"
+)
+
 
 def plan_command(
     file: Annotated[Path, options.CLIENTS],
@@ -161,6 +173,8 @@ def plan_command(
     schemes: Annotated[str, options.COMPARED] = "all",
     beta_over_alpha: Annotated[float | None, options.RATIO] = None,
     max_weight: Annotated[float | None, options.CAP] = None,
+    link: Annotated[str | None, LINK] = None,
+    megabits: Annotated[float, MEGABITS] = 64.0,
     csv: Annotated[Path | None, options.csv_file("the table")] = None,
     plot: Annotated[Path | None, options.picture("predicted time against K")] = None,
     as_json: Annotated[bool, options.JSON] = False,
@@ -170,7 +184,16 @@ def plan_command(
     wanted = None if ks is None else _parsed_ks(ks)
     clients = options.checked_clients(file, k, beta_over_alpha, max_weight, csv, plot)
     wanted = wanted or usual_ks(clients.profile.n, k)
-    found = plan(clients.profile, k, ks=wanted, schemes=names, max_weight=max_weight)
+    shared = None if link is None else SharedLink.parse(link)
+    found = plan(
+        clients.profile,
+        k,
+        ks=wanted,
+        schemes=names,
+        max_weight=max_weight,
+        link=shared,
+        megabits=megabits,
+    )
     total = len(wanted) * len(names)
     rows = list(output.with_progress(found, total, "schemes × K", quiet=as_json))
     records = [row.numbers() for row in rows]
@@ -196,6 +219,11 @@ def plan_command(
     if advice is not None and advice is not first:
         more = f" Recommended is {_named(advice)}."
     print(f"{output.OVERSTATED}{more}")
+    if shared is not None:
+        how = f"times are of computing, then {megabits:g} Mbit over {link}"
+        print(
+            f"Rounds: {how}; exact where all draws can be listed, else the mean of {DRAWS} draws."
+        )
     output.print_written(csv, plot)
 
 

@@ -1,16 +1,33 @@
 """Predict what each scheme costs, for one K or several."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations_with_replacement, product
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from fedpace.checks import number, positive_count, short_repr
+from fedpace.checks import (
+    FloatArray,
+    IntArray,
+    number,
+    one_per_client,
+    positive_column,
+    positive_count,
+    short_repr,
+)
 from fedpace.errors import InputError
 from fedpace.profile import Profile
-from fedpace.sampling.design import BaseDesign, as_design
+from fedpace.sampling.design import BaseDesign, Everyone, WithReplacement, as_design
+from fedpace.sampling.independent import Independent
 from fedpace.sampling.schemes import SCHEMES, scheme_named
 from fedpace.sampling.solvers.solution import CAP_REMEDY
+from fedpace.sampling.tiers import Tiered
+from fedpace.times.shared_link import OPTIMAL, SharedLink, fair_end, optimal_end
+
+# Up to this many different draws are listed one by one; otherwise this many are drawn.
+MOST_CASES, DRAWS = 2000, 400
 
 
 class Prediction(NamedTuple):
@@ -40,6 +57,8 @@ def plan(
     ks: Iterable[int] | None = None,
     schemes: Sequence[str] = tuple(SCHEMES),
     max_weight: float | None = None,
+    link: SharedLink | None = None,
+    megabits: ArrayLike = 1.0,
 ) -> Iterator[Prediction]:
     """Yield the predicted cost of every scheme for every K.
 
@@ -59,6 +78,10 @@ def plan(
         Rows come in this order.
     max_weight : float, optional
         Cap on p_i / (K q_i), at least 1/k. A K below k gets no cap tighter than 1/K.
+    link, megabits : SharedLink, float or array of N, optional
+        A link that the clients of a round share, and what each moves on it. The profile's times
+        are then those of computing. Schemes solve with the times of K clients in transfer, and
+        the expected round is that of `link_round_time`.
 
     Examples
     --------
@@ -77,14 +100,16 @@ def plan(
             )
     if max_weight is not None:
         max_weight = number("max_weight", max_weight, CAP_REMEDY)
-    reference = uniform_cost(profile, k)
+    shared = None if link is None else (link, np.broadcast_to(megabits, profile.n))
+    reference = uniform_cost(profile, k, shared)
     for each in ks:
         each = positive_count("k", each)
         at = _at(profile, k, each)
+        fleet = at if shared is None else _in_transfer(at, each, *shared)
         cap = max(max_weight, 1 / each) if max_weight is not None and each < k else max_weight
         for name in schemes:
-            design = as_design(scheme_named(name)(at, each, max_weight=cap))
-            yield predict(at, name, design, each, reference=reference)
+            design = as_design(scheme_named(name)(fleet, each, max_weight=cap))
+            yield predict(at, name, design, each, reference=reference, shared=shared)
 
 
 def best(rows: Sequence[Prediction]) -> Prediction:
@@ -110,10 +135,18 @@ def recommended(rows: Sequence[Prediction], k: int) -> Prediction | None:
 
 
 def predict(
-    profile: Profile, scheme: str, design: BaseDesign, k: int, *, reference: float
+    profile: Profile,
+    scheme: str,
+    design: BaseDesign,
+    k: int,
+    *,
+    reference: float,
+    shared: tuple[SharedLink, FloatArray] | None = None,
 ) -> Prediction:
     """Return the predicted cost of a design; the profile's c must be that of this K."""
     round_time = design.expected_round_time(profile.times)
+    if shared is not None:
+        round_time = link_round_time(design, shared[0], profile.times, shared[1]).mean
     variance = design.variance_term(profile)
     return Prediction(
         scheme=scheme,
@@ -126,11 +159,126 @@ def predict(
     )
 
 
-def uniform_cost(profile: Profile, k: int) -> float:
+def uniform_cost(
+    profile: Profile, k: int, shared: tuple[SharedLink, FloatArray] | None = None
+) -> float:
     """Return T (S + c) / K of uniform sampling, the reference of all comparisons."""
-    return predict(
-        profile, "uniform", SCHEMES["uniform"](profile, k), k, reference=1.0
-    ).relative_time
+    design = SCHEMES["uniform"](profile, k)
+    return predict(profile, "uniform", design, k, reference=1.0, shared=shared).relative_time
+
+
+class LinkTime(NamedTuple):
+    """The expected round time on a shared link, its standard error, and bounds on it.
+
+    The `error` is 0 where all draws were listed. `mean_client` is the approximation of [Luo24],
+    Σ q_i c_i + E[M]/B, in which M counts a client that was drawn twice once.
+    """
+
+    mean: float
+    error: float
+    low: float
+    high: float
+    mean_client: float
+
+
+def link_round_time(
+    design: BaseDesign,
+    link: SharedLink,
+    computing: ArrayLike,
+    megabits: ArrayLike,
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> LinkTime:
+    """Return the expected time of a round whose clients compute, then share a link.
+
+    The mean is exact, by listing all draws, if there are few: of a small fleet, or of tiers.
+    Otherwise it is that of `draws` draws. With M the megabits of a round,
+
+        max(E[max (c_i + m_i/B)], min c + E[M]/B) ≤ E[T] ≤ E[max c] + E[M]/B.
+
+    Parameters
+    ----------
+    design : Design
+        Who is drawn.
+    link : SharedLink
+        B, and how it is shared.
+    computing, megabits : arrays of N
+        c_i in seconds, > 0, and m_i, > 0.
+    draws, seed : int
+        For more draws than can be listed.
+
+    Examples
+    --------
+    >>> from fedpace import WithReplacement
+    >>> half = WithReplacement([0.5, 0.5], 2, [0.5, 0.5])
+    >>> link_round_time(half, SharedLink(1.0), [1.0, 1.0], [1.0, 1.0])[:4]
+    (2.5, 0.0, 2.5, 2.5)
+    """
+    n = design.n
+    c = one_per_client("computing", positive_column("computing", computing), n)
+    m = positive_column("megabits", np.broadcast_to(np.asarray(megabits, dtype=np.float64), n))
+    rate = link.capacity
+    own = np.full(n, np.inf)
+
+    def lasts(clients: IntArray) -> float:
+        if link.rule == OPTIMAL:
+            return optimal_end(c[clients], m[clients], own[clients], rate)
+        return fair_end(c[clients], m[clients], rate)
+
+    cases, error = _cases(design), 0.0
+    if cases is None:
+        rng = np.random.default_rng(seed)
+        drawn = [design.draw(rng).clients for _ in range(positive_count("draws", draws))]
+        cases = [(1 / draws, clients) for clients in drawn]
+        error = float(np.std([lasts(clients) for clients in drawn]) / math.sqrt(draws))
+    found = sum(chance * lasts(clients) for chance, clients in cases)
+    traffic = sum(chance * float(m[clients].sum()) for chance, clients in cases) / rate
+    if (inclusion := _inclusion(design)) is not None:
+        traffic = float(inclusion @ m) / rate
+    slowest = design.expected_round_time(c)
+    low = max(design.expected_round_time(c + m / rate), float(c.min()) + traffic)
+    q = design.columns().get("q", np.full(n, 1 / n))
+    return LinkTime(found, error, low, slowest + traffic, float(q @ c) + traffic)
+
+
+def _cases(design: BaseDesign) -> list[tuple[float, IntArray]] | None:
+    """Return all draws with their probabilities, or None if they are too many to list."""
+    n = design.n
+    if isinstance(design, Everyone):
+        return [(1.0, np.arange(n))]
+    if isinstance(design, Tiered) and n + design.chances.size <= MOST_CASES:
+        return [(chance, draw.clients) for chance, draw in design.samples()]
+    if isinstance(design, Independent) and 2**n <= MOST_CASES:
+        every = np.array([*product([False, True], repeat=n)])[1:]
+        chances = np.where(every, design.inclusion, 1 - design.inclusion).prod(axis=1)
+        chances /= chances.sum()
+        return [(float(p), np.flatnonzero(each)) for p, each in zip(chances, every, strict=True)]
+    if isinstance(design, WithReplacement) and math.comb(n + design.k - 1, design.k) <= MOST_CASES:
+        counted = []
+        for drawn in combinations_with_replacement(range(n), design.k):
+            clients, counts = np.unique(drawn, return_counts=True)
+            ways = math.factorial(design.k) / math.prod(map(math.factorial, counts.tolist()))
+            counted.append((ways * float(np.prod(design.q[clients] ** counts)), clients))
+        return counted
+    return None
+
+
+def _inclusion(design: BaseDesign) -> FloatArray | None:
+    """Return the probability that each client is in a round, None if it is not known."""
+    if isinstance(design, WithReplacement):
+        return np.asarray(-np.expm1(design.k * np.log1p(-np.minimum(design.q, 1 - 1e-16))))
+    if isinstance(design, Tiered):
+        return np.asarray(design.chances[design.tiers] * design.inclusion)
+    if isinstance(design, Independent):
+        return np.asarray(design.inclusion / design.somebody)
+    return np.ones(design.n) if isinstance(design, Everyone) else None
+
+
+def _in_transfer(profile: Profile, k: int, link: SharedLink, megabits: FloatArray) -> Profile:
+    """Return the profile with the times of K clients in transfer."""
+    times = link.usual(profile.times, megabits, np.full(profile.n, np.inf), k)
+    return Profile(profile.weights, times, profile.grad_norms, profile.beta_over_alpha)
 
 
 def usual_ks(n: int, k: int) -> list[int]:
