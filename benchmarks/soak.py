@@ -9,6 +9,11 @@ them (it needs cc); the machine's own clock is left alone.
 
     python benchmarks/soak.py --minutes 15
     python benchmarks/soak.py --minutes 15 --mode asynchronous
+    python benchmarks/soak.py --minutes 15 --mode asynchronous --liars 3 --robust
+
+With `--liars` so many devices lie, each time by chance: they send -10 times their update, or a
+million times, or next to nothing, or a gradient norm of 1e30. A run whose loss has risen at its end
+is a problem.
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ from itertools import count
 from mmap import mmap
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 from tables import print_table
@@ -109,6 +115,7 @@ int gettimeofday(struct timeval *now, void *zone) {
 }
 """
 DAY = 86_400
+LIES = (-10.0, 1e6, 1e-30, 1.0)
 # Seconds without a finished round after which something hangs. No fault lasts longer than fifteen.
 # Those in which the lab was ready, and had no core, do not count; but all do after so many times
 # as long.
@@ -132,8 +139,19 @@ WEIGHTS = {
 class Soak:
     """A lab, its server, the faults that are on, and what was seen."""
 
-    def __init__(self, folder: Path, devices: int, *, mode: str, rounds: int, seed: int) -> None:
-        self.folder, self.rounds = folder, rounds
+    def __init__(
+        self,
+        folder: Path,
+        devices: int,
+        *,
+        mode: str,
+        rounds: int,
+        seed: int,
+        liars: int = 0,
+        robust: bool = False,
+    ) -> None:
+        self.folder, self.rounds, self.robust = folder, rounds, robust
+        self.liars = {*range(devices - liars, devices)}
         self.name, self.state, self.out = f"soak-{os.getpid()}", folder / "state", folder / "out"
         self.setup = folder / "soak.toml"
         k = max(2, devices // 4)
@@ -156,6 +174,7 @@ class Soak:
         self.delays: dict[int, float] = {}
         self.go_on()
         self.server_memory: list[int] = []
+        self.fell: list[float] = []  # the last loss of each run, in parts of its first
 
     def fedpace(self, *args: object) -> list[str]:
         lab = ("--name", self.name, "--state", self.state)
@@ -167,14 +186,20 @@ class Soak:
         subprocess.run(self.fedpace("up", "--setup", self.setup, *times), check=True)
         self.lab = read_lab(self.name, self.state)
         self.running = launch.running_devices(self.name)
+        for device in self.liars:
+            pid = self.running[self.lab.device_names[device]]
+            command = command_of(pid)
+            os.kill(pid, signal.SIGKILL)
+            self.start_device(device, [sys.executable, __file__, "--as-liar", *command[3:]])
 
     def start_server(self) -> None:
         """Start the server, or go on from where it was ended."""
         more = ("--schemes", "pace", "--seeds", 5000, "--evaluate-every", 20, "--patience", 60)
+        robust = ("--robust",) if self.robust else ()
         environment = {**os.environ, "SOAK_CLOCK": str(self.folder / "server")}
         with (self.folder / "server.log").open("ab") as log:
             self.server = subprocess.Popen(
-                self.fedpace("run", self.setup, *more, "--out", self.out),
+                self.fedpace("run", self.setup, *more, *robust, "--out", self.out),
                 stdout=log, stderr=log, env=environment, start_new_session=True,
             )  # fmt: skip
         self.began = time.monotonic()
@@ -298,7 +323,7 @@ class Soak:
     def device_fault(self, kind: str, device: int, lasts: float) -> None:
         pid, link = self.running[self.lab.device_names[device]], self.lab.names.veth(device)
         if kind == "device killed":
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")[:-1]
+            command = command_of(pid)
             os.kill(pid, signal.SIGKILL)
             self.killed.add(device)
             end: Callable[[], object] = partial(self.start_device, device, command)
@@ -350,7 +375,32 @@ class Soak:
             rounds = [row.round for row in run.history.rows]
             if rounds != list(range(self.rounds + 1)):
                 self.problems.append(f"{run.scheme}, seed {run.seed}: not all rounds are there")
+            losses = [row.loss for row in run.history.rows if row.evaluated]
+            self.fell.append(losses[-1] / losses[0])
+            if not self.fell[-1] < 1:
+                self.problems.append(f"{run.scheme}, seed {run.seed}: its loss has risen")
         return len(runs)
+
+
+def command_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")[:-1]
+
+
+def join_as_liar(arguments: list[str]) -> None:
+    """Run `fedpace ARGUMENTS` on a device that lies about its updates."""
+    from fedpace.__main__ import main as fedpace
+    from fedpace.backends.local import LocalTrainer
+
+    train, rng = LocalTrainer.train, random.Random(os.getpid())
+
+    def lie(*args: object, **how: object) -> object:
+        update, norm = train(*args, **how)  # type: ignore[arg-type]
+        factor = rng.choice(LIES)
+        return factor * update, 1e30 if factor == 1.0 else norm
+
+    LocalTrainer.train = lie  # type: ignore[method-assign,assignment]
+    sys.argv = ["fedpace", *arguments]
+    fedpace()
 
 
 def delayed(pid: int) -> float:
@@ -401,7 +451,7 @@ def soak(lab: Soak, minutes: float, every: float, say: Callable[[str], None]) ->
     while lab.done < target * lab.rounds:
         lab.look()
         time.sleep(LOOK_AGAIN)
-    if silent := all_of_them - lab.answered_since(healed):
+    if silent := all_of_them - lab.liars - lab.answered_since(healed):
         lab.problems.append(f"after the last fault these never answered: {sorted(silent)}")
     at_last = lab.device_memory()
     if not lab.server_memory and lab.server is not None:
@@ -415,6 +465,7 @@ def soak(lab: Soak, minutes: float, every: float, say: Callable[[str], None]) ->
         "minutes of faults": f"{minutes:g}",
         "rounds done": f"{lab.done:,}",
         "runs stored, whole": f"{lab.check_stored():,}",
+        "last loss over first, median and most": f"{median(lab.fell):.3f}, {max(lab.fell):.3f}",
         "faults": ", ".join(f"{kind} {times}" for kind, times in sorted(lab.faults.items())),
         "longest time without a round, of it without a core": "{:.1f} s, {:.1f} s".format(
             *lab.longest
@@ -441,10 +492,10 @@ def megabytes(*values: float) -> str:
 
 
 @contextmanager
-def prepared(devices: int, *, mode: str, rounds: int, seed: int) -> Iterator[Soak]:
+def prepared(devices: int, **how: Any) -> Iterator[Soak]:
     """Make the small disk, the clock and the lab, and remove them after."""
     folder = Path(tempfile.mkdtemp(prefix="fedpace-soak-"))
-    made = Soak(folder, devices, mode=mode, rounds=rounds, seed=seed)
+    made = Soak(folder, devices, **how)
     made.out.mkdir()
     for clock in ("server", "devices"):
         (folder / clock).write_bytes(bytes(8))
@@ -469,6 +520,9 @@ def prepared(devices: int, *, mode: str, rounds: int, seed: int) -> Iterator[Soa
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["--as-liar"]:
+        join_as_liar(sys.argv[2:])
+        return 0
     parser = ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--minutes", type=float, default=15.0, help="of faults")
     parser.add_argument("--devices", type=int, default=40)
@@ -476,11 +530,13 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=5.0, help="mean seconds between faults")
     parser.add_argument("--mode", choices=["synchronous", "asynchronous"], default="synchronous")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--liars", type=int, default=0)
+    parser.add_argument("--robust", action="store_true", help="run with training.server=clip:2")
     options = parser.parse_args()
     if os.geteuid() != 0 or not all(map(shutil.which, ("cc", "ip", "tc"))):
         print("soak.py needs root, cc, ip and tc", file=sys.stderr)
         return 2
-    how = {"mode": options.mode, "rounds": options.rounds, "seed": options.seed}
+    how = {name: getattr(options, name) for name in ("mode", "rounds", "seed", "liars", "robust")}
     with prepared(options.devices, **how) as made:
         try:
             found = soak(made, options.minutes, options.every, lambda line: print(line, flush=True))
