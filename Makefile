@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup demo test coverage check static format proto docs package bench flower-versions flower-oldest nvflare clean
+.PHONY: help setup demo test coverage check static format proto docs pins package bench flower-versions flower-oldest nvflare clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -49,6 +49,12 @@ proto: $(VENV)/.dev  ## Make the Python code of devices.proto anew
 # Without its advertisement for another program.
 docs: $(VENV)/.docs  ## Build the site into site/; a broken link or an unknown name is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+pins:  ## Make requirements/*.txt anew from *.in, with hashes; needs uv
+	cd requirements && for list in run dev docs bench release; do \
+	  uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
+	    --strip-extras $$list.in -o $$list.txt || exit 1; \
+	done
 
 package: $(VENV)/.docs  ## Build wheel and sdist into dist/, and try each in an empty environment
 	rm -rf dist
@@ -99,8 +105,9 @@ $(VENV)/.run: requirements/run.txt pyproject.toml
 	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.dev: requirements/dev.txt $(VENV)/.run
+$(VENV)/.dev: requirements/dev.txt requirements/torch.txt $(VENV)/.run
 	$(PIP) -r requirements/dev.txt
+	$(PIP) -r requirements/torch.txt
 	@touch $@
 
 $(VENV)/.docs: requirements/docs.txt $(VENV)/.run

@@ -75,3 +75,21 @@ def test_the_joint_bound_leaves_the_operators_counts_and_small_fleets_alone() ->
     assert (kept[18], kept[19]) == (500, 600)
     small = Roster(samples={"a": 1, "b": 1, "c": 10}).counts
     assert small[2] == 10
+
+
+@pytest.mark.parametrize("together", [0.2, 0.3, 0.5])
+def test_the_joint_bound_holds_in_every_fleet_and_binds_no_more_than_it_must(
+    together: float,
+) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        n = int(rng.integers(16, 60))
+        counts = np.ceil(100 * rng.pareto(rng.uniform(0.3, 2.0), n) + 1).astype(int)
+        said = {str(i): int(each) for i, each in enumerate(counts)}
+        loose = np.array([*Roster(samples=said, together=1.0).counts.values()])
+        found = np.array([*Roster(samples=said, together=together).counts.values()])
+        share = np.sort(found)[-(n // 8) :].sum() / found.sum()
+        level = found.max()
+        np.testing.assert_allclose(np.sort(found), np.sort(np.minimum(loose, level)))
+        assert share <= together + 1e-9
+        assert share == pytest.approx(together) or level == loose.max()

@@ -112,19 +112,16 @@ class Roster:
 
     def _bound_together(self, counts: dict[int, float]) -> dict[int, float]:
         """Lower the largest self-reported counts to one level that keeps to the joint bound."""
-        known, largest = len(counts), len(counts) // LARGEST_PART
-        ordered = sorted(counts.values(), reverse=True)
-        if known < FEWEST_BOUND_TOGETHER or self._together >= 1:
+        together, largest = self._together, len(counts) // LARGEST_PART
+        if len(counts) < FEWEST_BOUND_TOGETHER or together >= 1:
             return counts
-        rest = math.fsum(ordered[largest:])
-        allowed = self._together / (1 - self._together) * rest
-        if math.fsum(ordered[:largest]) <= allowed:
-            return counts
-        # The j largest at one level, the others of the eighth as they are.
-        left = (allowed - math.fsum(ordered[j:largest]) for j in range(1, largest + 1))
-        levels = [each / j for j, each in enumerate(left, 1)]
-        found = (x for x, below in zip(levels, ordered[1:], strict=False) if x >= below)
-        level = next(found, ordered[largest])
+        ordered, level = sorted(counts.values(), reverse=True), math.inf
+        if math.fsum(ordered[:largest]) > together * math.fsum(ordered):
+            for j, below in enumerate(ordered[1:], 1):  # the j largest come to one level
+                others, rest = math.fsum(ordered[j:largest]), together * math.fsum(ordered[j:])
+                level = (rest - others) / (min(j, largest) - together * j)
+                if level >= below:
+                    break
         given = self._given
         return {i: x if self.names[i] in given else min(x, level) for i, x in counts.items()}
 
