@@ -2,10 +2,11 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
 
+yaml: Any = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[1]
 # PyTorch's wheels, and what they need, differ by machine.
 LISTS = sorted({*(ROOT / "requirements").glob("*.txt")} - {ROOT / "requirements" / "torch.txt"})
