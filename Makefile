@@ -52,8 +52,8 @@ docs: $(VENV)/.docs  ## Build the site into site/; a broken link or an unknown n
 
 pins:  ## Make requirements/*.txt anew from *.in, with hashes; needs uv
 	cd requirements && for list in run dev docs bench release; do \
-	  uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
-	    --strip-extras $$list.in -o $$list.txt || exit 1; \
+	  uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url \
+	    --no-strip-extras $$list.in -o $$list.txt || exit 1; \
 	done
 
 package: $(VENV)/.docs  ## Build wheel and sdist into dist/, and try each in an empty environment
