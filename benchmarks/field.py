@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from fedpace.registry import is_biased
-from fedpace.report.intervals import Interval, mean_interval, ratio_interval
+from fedpace.report.time_to_target import Interval, mean_interval, ratio_interval
 from fedpace.studies.store import Store
 from fedpace.training.history import SUSTAINED, History
 

@@ -45,7 +45,7 @@ from tables import print_table
 
 from fedpace.checks import FloatArray
 from fedpace.devices.lab import launch
-from fedpace.devices.lab.links import ip_batch
+from fedpace.devices.lab.launch import ip_batch
 from fedpace.devices.lab.register import read_lab
 from fedpace.studies.store import Store
 

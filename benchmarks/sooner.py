@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from tables import print_table
 
-from fedpace.report.intervals import BySeed, Interval, mean_interval, ratio_interval
+from fedpace.report.time_to_target import BySeed, Interval, mean_interval, ratio_interval
 from fedpace.studies.store import Store
 
 

@@ -23,7 +23,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from tables import print_table
 
 from fedpace.checks import FloatArray
-from fedpace.report.intervals import mean_interval
+from fedpace.report.time_to_target import mean_interval
 from fedpace.studies.store import Store
 from fedpace.training.history import SUSTAINED
 

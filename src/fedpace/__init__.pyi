@@ -20,7 +20,6 @@ from .sampling.design import Design as Design
 from .sampling.design import Draw as Draw
 from .sampling.design import Everyone as Everyone
 from .sampling.design import WithReplacement as WithReplacement
-from .sampling.plan import Prediction as Prediction
 from .sampling.plan import plan as plan
 from .sampling.schemes import SCHEMES as SCHEMES
 from .sampling.schemes import Scheme as Scheme
@@ -39,7 +38,6 @@ from .times.round_times import Presence as Presence
 from .times.round_times import RoundTimes as RoundTimes
 from .times.round_times import Steady as Steady
 from .times.round_times import Varying as Varying
-from .training.asynchronous import AsynchronousTraining as AsynchronousTraining
 from .training.backend import BaseBackend as BaseBackend
 from .training.backend import Evaluation as Evaluation
 from .training.backend import Reply as Reply

@@ -13,7 +13,7 @@ from scipy.stats import norm
 from fedpace.backends.local import LocalTrainer
 from fedpace.backends.privacy import Privacy, describe_epsilon, epsilon, times_asked
 from fedpace.errors import InputError
-from fedpace.samplers.rivals.optimal_clients import OptimalClients
+from fedpace.samplers.rivals.candidates import OptimalClients
 from fedpace.sampling.design import WithReplacement
 from fedpace.seeds import Seeds
 from fedpace.training.backend import Task

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpace.models.gru import Gru
+from fedpace.models.networks import Gru
 
 
 def sequences(rng: np.random.Generator, *shape: int) -> Any:

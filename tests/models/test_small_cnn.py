@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedpace.models.small_cnn import SmallCnn
+from fedpace.models.networks import SmallCnn
 
 
 def by_hand(model: SmallCnn, parameters: np.ndarray, image: np.ndarray) -> np.ndarray:

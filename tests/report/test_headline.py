@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from fedpace.report.intervals import Interval, seeds_needed, student_factor
 from fedpace.report.notes import diverged, headline, title_of
 from fedpace.report.setups import setups_of
 from fedpace.report.study_tables import columns, heading, main_table, terminal_table
 from fedpace.report.summary import Summary, summarise
 from fedpace.report.tables import runs_table
+from fedpace.report.time_to_target import Interval, seeds_needed, student_factor
 from fedpace.studies.study import load_study
 
 from .made import START, arriving, made_run, small_study

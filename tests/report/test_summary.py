@@ -10,11 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedpace.report.intervals import mean_interval, ratio_interval
 from fedpace.report.notes import limit_note
 from fedpace.report.setups import Setup, setups_of, without_sweeps
 from fedpace.report.summary import SchemeSummary, Summary, summarise
-from fedpace.report.time_to_target import client_times, seconds_to_hear_all
+from fedpace.report.time_to_target import (
+    client_times,
+    mean_interval,
+    ratio_interval,
+    seconds_to_hear_all,
+)
 from fedpace.studies.store import StoredRun
 from fedpace.training.history import History
 

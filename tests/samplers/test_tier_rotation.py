@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
-from fedpace.samplers.tier_rotation import (
+from fedpace.samplers.pace import (
     PATIENCE,
     Balance,
     add_round,

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from fedpace import (
     SCHEMES,
     InputError,
-    Prediction,
     Profile,
     WithReplacement,
     expected_round_time,
@@ -19,9 +18,9 @@ from fedpace import (
     variance_term,
 )
 from fedpace.sampling.design import BaseDesign, as_design
-from fedpace.sampling.plan import best, link_round_time, recommended, usual_ks
+from fedpace.sampling.plan import Prediction, best, link_round_time, recommended, usual_ks
 from fedpace.sampling.schemes import scheme_named
-from fedpace.times.shared_link import SharedLink
+from fedpace.times.links import SharedLink
 from tests.sampling.fleets import Fleet, fleets, random_fleet
 
 ks = st.integers(1, 30)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedpace import InputError
 from fedpace.checks import FloatArray
-from fedpace.times.shared_link import (
+from fedpace.times.links import (
     SharedLink,
     Transfers,
     fair_end,

@@ -21,8 +21,8 @@ from fedpace.sampling.solvers.shares import bounded_shares
 from fedpace.seeds import Seeds
 from fedpace.servers.buffered import FedAsync, FedBuff
 from fedpace.servers.memory import Memory
+from fedpace.times.links import SharedLink, Transfers, share_fairly
 from fedpace.times.round_times import BaseTimes, Presence, Steady, Varying
-from fedpace.times.shared_link import SharedLink, Transfers, share_fairly
 from fedpace.training.asynchronous import AsynchronousTraining, begin_turns
 from fedpace.training.backend import Evaluation, Reply, Task, join_replies
 from fedpace.training.callbacks import RunInfo

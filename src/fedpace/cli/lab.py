@@ -63,8 +63,7 @@ def up_command(
     options.need_lab()
     from fedpace.data.datasets import look_in
     from fedpace.devices.lab.lab import Limits, bring_up
-    from fedpace.devices.lab.launch import check_share, parse_cores
-    from fedpace.devices.lab.links import may_make_networks
+    from fedpace.devices.lab.launch import check_share, may_make_networks, parse_cores
     from fedpace.studies.build import check_at_hand, client_count
     from fedpace.studies.study import load_study
 

@@ -27,7 +27,7 @@ from fedpace.sampling.plan import (
 from fedpace.sampling.schemes import SCHEMES
 from fedpace.sampling.solvers.max_time import solve_max_time
 from fedpace.sampling.tiers import Tiered
-from fedpace.times.shared_link import SharedLink
+from fedpace.times.links import SharedLink
 
 # With a larger weight one draw moves the model by more than the client's update; a cap of 1 is
 # met up to rounding.

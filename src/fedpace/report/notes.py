@@ -11,10 +11,9 @@ from fedpace.backends.privacy import describe_epsilon
 from fedpace.data.partition import PAPER_SIZES
 from fedpace.registry import is_biased
 from fedpace.report.curves import shows_accuracy
-from fedpace.report.intervals import Interval, seeds_needed
 from fedpace.report.setups import MEASURED, Setup, plain_name
 from fedpace.report.summary import PROPOSED, SchemeSummary, Summary
-from fedpace.report.time_to_target import sustains
+from fedpace.report.time_to_target import Interval, seeds_needed, sustains
 from fedpace.studies.store import StoredRun
 from fedpace.studies.study import Study, SyntheticSection, load_study, setups
 from fedpace.training.history import SUSTAINED, Row

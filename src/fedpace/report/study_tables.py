@@ -15,12 +15,11 @@ from rich.table import Table
 
 from fedpace.files import cell
 from fedpace.registry import is_biased
-from fedpace.report.intervals import Interval, inverse
 from fedpace.report.notes import CAPTION, how_measured, notes, published, sustained_note, title_of
 from fedpace.report.setups import Sweep, plain_name
 from fedpace.report.summary import BASELINE, PROPOSED, SchemeSummary, Summary, sensitivities
 from fedpace.report.tables import new_table, printable
-from fedpace.report.time_to_target import Costs
+from fedpace.report.time_to_target import Costs, Interval, inverse
 
 NO_VALUES = "–"
 # Titles are broken into lines of about this many letters where room is short.

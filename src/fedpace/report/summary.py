@@ -9,17 +9,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedpace.report.intervals import Interval, mean_interval, ratio_interval, time_interval
 from fedpace.report.setups import Setup, Sweep, plain_name
 from fedpace.report.time_to_target import (
     Costs,
+    Interval,
     Times,
     accuracy_arrival,
     arrival,
     costs_of,
     full_in_turn,
+    mean_interval,
+    ratio_interval,
     seconds_of,
     seconds_to_hear_all,
+    time_interval,
     times_of,
 )
 from fedpace.studies.store import StoredRun

@@ -22,8 +22,8 @@ from fedpace.sampling.plan import Prediction
 from fedpace.sampling.tiers import Tiered
 
 if TYPE_CHECKING:
-    from fedpace.report.intervals import Interval
     from fedpace.report.summary import Summary
+    from fedpace.report.time_to_target import Interval
 
 TITLES = {
     "q": "probability\nper draw",

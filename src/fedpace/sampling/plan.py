@@ -24,7 +24,7 @@ from fedpace.sampling.independent import Independent
 from fedpace.sampling.schemes import SCHEMES, scheme_named
 from fedpace.sampling.solvers.solution import CAP_REMEDY
 from fedpace.sampling.tiers import Tiered
-from fedpace.times.shared_link import OPTIMAL, SharedLink, fair_end, optimal_end
+from fedpace.times.links import OPTIMAL, SharedLink, fair_end, optimal_end
 
 # Up to this many different draws are listed one by one; otherwise this many are drawn.
 MOST_CASES, DRAWS = 2000, 400

@@ -26,10 +26,9 @@ from fedpace.data.partition import PAPER_SIZES, power_law_sizes, synthetic
 from fedpace.data.shards import Shards, Split
 from fedpace.errors import InputError, MissingExtraError
 from fedpace.lookup import GIVEN, find
-from fedpace.models.gru import Gru
 from fedpace.models.logistic import Logistic
 from fedpace.models.model import BaseModel
-from fedpace.models.small_cnn import SmallCnn
+from fedpace.models.networks import Gru, SmallCnn
 from fedpace.profile import Profile
 from fedpace.registry import METHODS
 from fedpace.samplers.build import Pilots, WarmUp, sampler_for
@@ -52,9 +51,8 @@ from fedpace.studies.study import (
 from fedpace.times.availability import check_availability, with_availability
 from fedpace.times.distributions import FLASH, DeviceTimes, device_times
 from fedpace.times.links import FLASH as LINKS
-from fedpace.times.links import linked
+from fedpace.times.links import SharedLink, linked
 from fedpace.times.round_times import BaseTimes, Steady, Varying
-from fedpace.times.shared_link import SharedLink
 from fedpace.times.traces import data_file, whole_file
 from fedpace.training.backend import BaseBackend
 from fedpace.training.sampler import BaseSampler, SamplerContext

@@ -1,14 +1,17 @@
-"""Links that vary from task to task: FLASH's measured speeds with FedScale's compute times."""
+"""Links: speeds that vary from task to task, and one link that clients share."""
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedpace.checks import FloatArray, IntArray
+from fedpace.checks import FloatArray, IntArray, number, refuse_first
 from fedpace.errors import InputError
 from fedpace.files import UNREADABLE
 from fedpace.seeds import Seeds
@@ -133,3 +136,195 @@ def read_speeds(path: Path) -> FloatArray:
     if not len(speeds) or not (np.isfinite(speeds).all() and (speeds[:, ::2] > 0).all()):
         raise InputError(f"{path}: must hold positive speeds, got others; download it again")
     return speeds
+
+
+FAIR, OPTIMAL = "fair", "optimal"
+EXAMPLE = 'write "shared:20", or "shared:20:optimal"'
+# Transfers that end within this fraction of the time end together: they differ by rounding.
+TOGETHER = 1e-12
+# Newton's steps for the optimal allocation; from the left it converges after a few.
+NEWTON_STEPS = 100
+
+
+@dataclass(frozen=True)
+class SharedLink:
+    """A link of `capacity` megabits a second, which all clients in transfer share.
+
+    With the `rule` "fair" each of those in transfer has the same part, as TCP shares it, but never
+    more than its own link carries; what it leaves is shared by the others. With "optimal" each
+    client of a round has a fixed part, so that all finish together, at the T with
+    Σ m_i / (T − c_i) = capacity: the allocation of [Luo24]. It is the best fixed one; the fair
+    rule ends sooner, as it gives a finished client's part to the others.
+
+    Examples
+    --------
+    Two clients with one megabit each; the second computes for two seconds first.
+
+    >>> link = SharedLink.parse("shared:1")
+    >>> ready, megabits = np.array([0.0, 2.0]), np.ones(2)
+    >>> link.ends(ready, megabits)
+    array([1., 3.])
+    >>> SharedLink.parse("shared:1:optimal").ends(ready, megabits).round(3)
+    array([3.414, 3.414])
+    """
+
+    capacity: float
+    rule: str = FAIR
+
+    def __post_init__(self) -> None:
+        capacity = number("link", self.capacity, EXAMPLE)
+        if not 0 < capacity < math.inf:
+            raise InputError(f"link must have a positive capacity, got {capacity:g}; {EXAMPLE}")
+        if self.rule not in (FAIR, OPTIMAL):
+            raise InputError(f"link must be shared fair or optimal, got '{self.rule}'; {EXAMPLE}")
+
+    @classmethod
+    def parse(cls, text: str) -> SharedLink:
+        """Return the link of a text: shared:CAPACITY or shared:CAPACITY:optimal, in Mbit/s."""
+        name, _, rest = text.partition(":")
+        capacity, _, rule = rest.partition(":")
+        try:
+            if name != "shared":
+                raise ValueError
+            found = float(capacity)
+        except ValueError:
+            raise InputError(
+                f"link must be shared:CAPACITY in Mbit/s, got '{text}'; {EXAMPLE}"
+            ) from None
+        return cls(found, rule or FAIR)
+
+    def ends(
+        self, ready: FloatArray, megabits: FloatArray, own: FloatArray | None = None
+    ) -> FloatArray:
+        """Return when each client of a round is done; transfers begin when they are `ready`.
+
+        `own` is the capacity of each client's own link, by default without limit.
+        """
+        own = np.full(ready.size, np.inf) if own is None else own
+        remedy = "a client without a link never finishes"
+        refuse_first("own", own, ~(own > 0), "be positive", remedy)
+        if self.rule == OPTIMAL:
+            return np.full(ready.size, optimal_end(ready, megabits, own, self.capacity))
+        never = np.full(ready.size, np.inf)
+        return share_fairly(Transfers(ready, megabits, own, never), self.capacity).ends
+
+    def usual(
+        self, computing: FloatArray, megabits: FloatArray, own: FloatArray, at_once: int
+    ) -> FloatArray:
+        """Return each client's time if `at_once` clients are always in transfer [Luo24]."""
+        seconds: FloatArray = computing + megabits / np.minimum(own, self.capacity / at_once)
+        return seconds
+
+
+class Transfers(NamedTuple):
+    """Clients that compute or transfer: ready when, how much is left, and how fast their own link.
+
+    They quit at `quits`, done or not.
+    """
+
+    ready: FloatArray
+    left: FloatArray
+    own: FloatArray
+    quits: FloatArray
+
+    def part(self, chosen: NDArray[np.bool_]) -> Transfers:
+        """Return those of some of the clients."""
+        return Transfers(*(each[chosen] for each in self))
+
+
+class Shared(NamedTuple):
+    """When each client is done or quits, whether it is lost, and what is left at the end."""
+
+    ends: FloatArray
+    lost: NDArray[np.bool_]
+    left: FloatArray
+
+
+def share_fairly(
+    transfers: Transfers,
+    capacity: float,
+    *,
+    now: float = 0.0,
+    until: float = math.inf,
+    count: int | None = None,
+) -> Shared:
+    """Share a link by max-min fairness from `now` on, event by event.
+
+    An event is a client that begins, ends or quits; between two of them rates are constant. Stop
+    after `until`, or when `count` clients are done or have quit; the others' ends are infinite.
+    """
+    ready, own = transfers.ready, transfers.own
+    left, quits = transfers.left.copy(), transfers.quits
+    ends, lost = np.full(ready.size, np.inf), np.zeros(ready.size, dtype=np.bool_)
+    going = np.ones(ready.size, dtype=np.bool_)
+    going_on = 0 if count is None else going.size - count
+    while np.count_nonzero(going) > max(going_on, 0) and now < until:
+        active = np.flatnonzero(going & (ready <= now))
+        waiting = going & (ready > now)
+        due = min(until, float(quits[going].min()), float(ready[waiting].min(initial=np.inf)))
+        rates = fair_rates(own[active], capacity)
+        done = now + left[active] / rates
+        due = min(due, float(done.min(initial=np.inf)))
+        over = done <= due + TOGETHER * abs(due)
+        left[active] -= rates * (due - now)
+        left[active[over]] = 0.0
+        ends[active[over]] = due
+        going[active[over]] = False
+        gone = going & (quits <= due)
+        ends[gone], lost[gone], going[gone] = quits[gone], True, False
+        now = due
+    return Shared(ends, lost, np.maximum(left, 0.0))
+
+
+def fair_rates(own: FloatArray, capacity: float) -> FloatArray:
+    """Return min(own_i, level), with the level at which they use the capacity, or their own links.
+
+    >>> fair_rates(np.array([1.0, 9.0, 9.0]), 7.0)
+    array([1., 3., 3.])
+    """
+    n = own.size
+    if not n or own.min() >= capacity / n:
+        return np.full(n, capacity / max(n, 1))
+    ranked = np.sort(own)
+    levels = (capacity - np.append(0.0, np.cumsum(ranked[:-1]))) / np.arange(n, 0, -1)
+    above = np.flatnonzero(ranked >= levels)
+    return np.minimum(own, levels[above[0]]) if above.size else own.copy()
+
+
+def optimal_end(ready: FloatArray, megabits: FloatArray, own: FloatArray, capacity: float) -> float:
+    """Return the T with Σ m_i / (T − c_i) = capacity, or later if an own link needs longer.
+
+    The sum falls and is convex in T, so Newton's method rises to the root. It starts from
+    T ≥ Σ m/B + Σ c m/Σ m, by the inequality of Jensen.
+
+    >>> optimal_end(np.zeros(2), np.array([1.0, 3.0]), np.full(2, np.inf), 1.0)
+    4.0
+    """
+    alone = float((ready + megabits / np.minimum(own, capacity)).max())
+    moving = megabits > 0
+    if not moving.any():
+        return alone
+    m, c = megabits[moving] / capacity, ready[moving]
+    last = float(c.max())
+    before, total = last - c, float(m.sum())
+    after = max(total - float(before @ m) / total, float(m[before == 0].max()))
+    for _ in range(NEWTON_STEPS):
+        parts = m / (after + before)
+        step = (float(parts.sum()) - 1) / float(parts @ (1 / (after + before)))
+        after += step
+        if step <= TOGETHER * after:
+            break
+    return max(last + after, alone)
+
+
+def fair_end(ready: FloatArray, megabits: FloatArray, capacity: float) -> float:
+    """Return when all are done, if only the shared link limits them.
+
+    However it is shared, as long as it is used whenever a client is ready, the last is done at
+    max_j (c_j + Σ_{c_i ≥ c_j} m_i / B); no way to share it ends sooner.
+
+    >>> fair_end(np.array([0.0, 2.0]), np.ones(2), 1.0)
+    3.0
+    """
+    order = np.argsort(-ready, kind="stable")
+    return float((ready[order] + np.cumsum(megabits[order]) / capacity).max())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpace.devices.lab.links import ip_batch
+from fedpace.devices.lab.launch import ip_batch
 from fedpace.devices.lab.register import Names
 from tests.devices.lab.conftest import Up
 from tests.devices.lab.labs import begin, finished, in_namespaces, only_run, rounds_done, wait_until

@@ -4,7 +4,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpace.devices.lab.links import (
+from fedpace.devices.lab.launch import (
     PREFIX,
     PRIVATE,
     create_network,

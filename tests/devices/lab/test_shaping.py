@@ -14,7 +14,7 @@ from fedpace.devices.lab.calibration import (
     shape,
     wire_bytes,
 )
-from fedpace.devices.lab.links import create_network, ip_json, remove_network
+from fedpace.devices.lab.launch import create_network, ip_json, remove_network
 from fedpace.devices.lab.register import Names
 from tests.devices.lab.labs import in_namespaces, lab_name
 
@@ -43,7 +43,7 @@ def test_packets_are_of_a_length_that_networks_carry(payload: int) -> None:
 
 @in_namespaces
 def test_both_ends_of_each_link_keep_the_rate(tmp_path: Path) -> None:
-    from fedpace.devices.lab import links
+    from fedpace.devices.lab import launch
 
     names = Names(lab_name("shape"))
     try:
@@ -53,7 +53,7 @@ def test_both_ends_of_each_link_keep_the_rate(tmp_path: Path) -> None:
             up = ("-netns", names.namespace(device), "qdisc", "show", "dev", "eth0")
             down = ("qdisc", "show", "dev", names.veth(device))
             for arguments in (up, down):
-                text = links._call(["tc", "-json", *arguments])
+                text = launch._call(["tc", "-json", *arguments])
                 assert f'"rate":{rate}' in text.replace(" ", "")
     finally:
         remove_network(names)

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from fedpace.errors import InputError
-from fedpace.samplers.rivals.fastest import FedCS, Flanp
-from fedpace.samplers.rivals.groups import Groups
-from fedpace.samplers.rivals.tifl import Tifl
+from fedpace.samplers.rivals.by_speed import FedCS, Flanp, Tifl
+from fedpace.samplers.rivals.clustered import Groups
 from fedpace.sampling.design import Draw
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Steady

@@ -10,7 +10,7 @@ from fedpace.conformance import check_sampler
 from fedpace.errors import InputError
 from fedpace.registry import METHODS, RIVAL, SYNCHRONOUS, is_biased, method_names
 from fedpace.samplers.build import resolve, sampler_for
-from fedpace.samplers.rivals.power_of_choice import PowerOfChoice
+from fedpace.samplers.rivals.candidates import PowerOfChoice
 from fedpace.sampling.schemes import is_scheme
 from fedpace.studies.build import run_one
 from tests.studies.tiny import tiny_study

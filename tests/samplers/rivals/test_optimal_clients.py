@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpace.checks import FloatArray
-from fedpace.samplers.rivals.optimal_clients import (
+from fedpace.samplers.rivals.candidates import (
     OptimalClients,
     approximate_inclusion,
     optimal_inclusion,

@@ -7,7 +7,7 @@ import pytest
 
 from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
-from fedpace.samplers.rivals.power_of_choice import PowerOfChoice
+from fedpace.samplers.rivals.candidates import PowerOfChoice
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Steady
 from fedpace.training.backend import Probe

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpace import solve_max_time
-from fedpace.sampling.solvers import certificate, max_time
-from fedpace.sampling.solvers.certificate import certify
+from fedpace.sampling.solvers import max_time, solution
+from fedpace.sampling.solvers.solution import certify
 from tests.sampling.fleets import Fleet, caps, extreme_fleets, fleets, powers_of_ten, random_fleet
 from tests.sampling.oracles import above_floors, logit_grid, objectives, time_limit
 
@@ -124,7 +124,7 @@ def test_the_bound_is_valid_when_evaluations_run_out(monkeypatch: pytest.MonkeyP
     fleet = random_fleet(3, 5)
     c = 10 * fleet.least_variance
     full = solve_max_time(*fleet, c, 10, certified=True)
-    monkeypatch.setattr(certificate, "MOST_EVALUATIONS", 3)
+    monkeypatch.setattr(solution, "MOST_EVALUATIONS", 3)
     short = solve_max_time(*fleet, c, 10, certified=True)
     assert short.gap > full.gap
     least = objectives(GRIDS[3], fleet, c, 10).min()
@@ -136,7 +136,7 @@ def test_merging_more_clients_loosens_the_bound_but_keeps_it(
 ) -> None:
     fleet = random_fleet(60, 7)
     fine = solve_max_time(*fleet, None, 5, certified=True)
-    monkeypatch.setattr(certificate, "MOST_GROUPS", 8)
+    monkeypatch.setattr(solution, "MOST_GROUPS", 8)
     coarse = solve_max_time(*fleet, None, 5, certified=True)
     assert coarse.objective / (1 + coarse.gap) < fine.objective * (1 + 1e-12)
     assert coarse.gap > fine.gap

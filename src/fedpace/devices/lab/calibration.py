@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpace.checks import FloatArray
-from fedpace.devices.lab.links import tc_batch
+from fedpace.devices.lab.launch import tc_batch
 from fedpace.devices.lab.register import Names
 from fedpace.devices.measure import medians
 from fedpace.training.backend import BaseBackend, Task

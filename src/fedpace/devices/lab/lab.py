@@ -19,21 +19,19 @@ from fedpace.devices.backend import DeviceBackend
 from fedpace.devices.certificates import make_certificates
 from fedpace.devices.lab.calibration import Calibrated, calibrate, packet_size, rates_for, shape
 from fedpace.devices.lab.launch import (
-    limit,
-    limits_left,
-    pin,
-    remove_limits,
-    running_devices,
-    start,
-    stop,
-)
-from fedpace.devices.lab.links import (
     check_iproute,
     create_network,
+    limit,
+    limits_left,
     may_make_networks,
     network_left,
+    pin,
+    remove_limits,
     remove_network,
+    running_devices,
     server_address,
+    start,
+    stop,
 )
 from fedpace.devices.lab.register import (
     FILE,

@@ -16,9 +16,8 @@ from numpy.typing import ArrayLike
 from fedpace.checks import FloatArray, IntArray, positive_count
 from fedpace.profile import Profile
 from fedpace.sampling.bound import sorted_marginal_times, sorted_round_time, variance_term
-from fedpace.sampling.solvers.certificate import certify
 from fedpace.sampling.solvers.mean_time import solve_tilt, unit_importance
-from fedpace.sampling.solvers.solution import Solution, residual, weight_floors
+from fedpace.sampling.solvers.solution import Solution, certify, residual, weight_floors
 
 # Majorise–minimise steps from one start; none of our tests needed more than 300.
 STEP_LIMIT = 1000
