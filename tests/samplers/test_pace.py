@@ -37,7 +37,9 @@ def seen(
     numbers, ones = np.array(clients), np.ones(len(clients))
     parameters = np.zeros(rows.shape[1]) if model is None else np.array(model, dtype=np.float64)
     draw, reply = Draw(numbers, ones / 2), Reply(numbers, rows, ones, ones)
-    return RoundUpdates(parameters, rate, draw, reply, np.full(n, 1 / n), reply.updates / rate)
+    with np.errstate(all="ignore"):
+        norms = np.linalg.norm(rows / rate, axis=1)
+    return RoundUpdates(parameters, rate, draw, reply, np.full(n, 1 / n), norms)
 
 
 def solved(pace: Pace, state: PaceState, **known: Any) -> Plan:

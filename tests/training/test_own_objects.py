@@ -92,7 +92,7 @@ class Typos:
             return state
 
     class Server(OwnServer):
-        def residual(self, state: Any, updates: Any) -> Any: ...
+        def residual_norm(self, state: Any, updates: Any) -> Any: ...
 
     class Backend(OwnBackend):
         def presents(self, round_index: int, seconds: float) -> Any: ...
@@ -103,7 +103,10 @@ class Typos:
     ("parts", "message"),
     [
         ((OwnBackend, Typos.Sampler, OwnServer), "sampler must .*'observ' .*mean 'observe'"),
-        ((OwnBackend, OwnSampler, Typos.Server), "server must .*'residual' .*mean 'residuals'"),
+        (
+            (OwnBackend, OwnSampler, Typos.Server),
+            "server must .*'residual_norm' .*mean 'residual_norms'",
+        ),
         ((Typos.Backend, OwnSampler, OwnServer), "backend must .*'presents' .*mean 'present'"),
         ((OwnBackend, object, OwnServer), "sampler must define design, got object without"),
         ((OwnBackend, OwnSampler, object), "server must define apply, got object without"),
