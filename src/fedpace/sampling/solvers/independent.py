@@ -84,7 +84,7 @@ def solve_independent(
 
     >>> solution = solve_independent([0.5, 0.25, 0.25], [1.0, 2.0, 4.0], [1.0] * 3, 0.1, k=2)
     >>> solution.inclusion.round(3), solution.status
-    (array([1.   , 0.532, 0.468]), 'converged')
+    (array([1.   , 0.617, 0.383]), 'converged')
     """
     if time not in ("max", "mean"):
         raise InputError(f"time must be 'max' or 'mean', got {short_repr(time)}; give one of them")
