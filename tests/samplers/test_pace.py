@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from fedpace.errors import InputError
+from fedpace.profile import Profile
 from fedpace.samplers.build import WarmUp, sampler_for
 from fedpace.samplers.curvature import PRIOR_RATIO, RATIO_LIMITS
-from fedpace.samplers.pace import Pace, PaceState
+from fedpace.samplers.pace import Pace, PaceState, times_with
 from fedpace.sampling.design import Draw
 from fedpace.sampling.tiers import Systematic, Tiered
 from fedpace.seeds import Seeds
@@ -55,6 +56,7 @@ def solved(pace: Pace, state: PaceState, **known: Any) -> Plan:
     [
         ({"k": 0}, "k must be .*, got 0"),
         ({"k": 2.5}, "k must be .*, got 2.5"),
+        ({"k": 3, "k_max": 0}, "k_max must be .*, got 0"),
         ({"k": 3, "tiers": 0}, "tiers must be .*, got 0"),
         ({"k": 3, "warm_up": 0}, "warm_up must be .*, got 0; give 3"),
         ({"k": 3, "refresh": 0}, "refresh must be .*, got 0"),
@@ -314,3 +316,53 @@ def test_by_chance_tiers_are_not_in_turn() -> None:
     assert isinstance(outcome.design, Tiered)
     assert outcome.design.turn is None
     assert isinstance(trained(replace(Pace(k=2)), backend).design, Tiered)
+
+
+def test_the_chosen_k_has_the_least_predicted_time_of_all_choices() -> None:
+    times = np.array([1.0, 1.0, 1.2, 5.0, 5.5, 6.0])
+    state = Pace(k=2).init(6)
+    single = {k: solved(Pace(k=k, c_over_s0=1.0), Pace(k=k).init(6), times=times) for k in (1, 2)}
+    auto = solved(Pace(k=2, k_max=2, c_over_s0=1.0), state, times=times)
+    assert isinstance(auto.design, Tiered)
+    assert auto.design.k in single
+    assert auto.why.startswith(f"K = {auto.design.k} of at most 2, ")
+    pace = Pace(k=2, k_max=2)
+    assert auto.profile is not None
+    costs = {k: pace._solve_tiers(k, 1.0, 0.2, 1.5, auto.profile)[2] for k in (1, 2)}
+    assert pace._choices(6) == [1, 2]
+    assert Pace(k=2, k_max=6)._choices(6) == [1, 2, 4]  # with 6 there is a single tier
+    assert min(costs.values()) > 0
+
+
+def test_without_a_limit_k_stays_as_it_is() -> None:
+    assert Pace(k=3)._choices(100) == [3]
+
+
+def test_a_narrow_link_lowers_the_chosen_k() -> None:
+    n, computing = 64, np.full(64, 0.02)
+    times = 1 + np.arange(n) / n
+
+    def chosen(shared_by: int | None) -> int:
+        pace = Pace(k=8, k_max=16, c_over_s0=1.0)
+        state = pace.init(n)
+        for _ in range(pace.warm_up):
+            state = pace.observe(state, row([0, 1], weights=[0.5, 0.5]))
+        known = {"computing": computing, "shared_by": shared_by}
+        plan = pace.design(state, SamplerContext(np.full(n, 1 / n), times, **known))  # type: ignore[arg-type]
+        assert isinstance(plan.design, Tiered)
+        return plan.design.k
+
+    assert chosen(8) < chosen(None)
+
+
+def test_times_grow_with_the_clients_that_share_the_link() -> None:
+    profile = Profile(np.full(2, 0.5), [1.0, 2.0], [1.0, 1.0])
+    context = SamplerContext(profile.weights, computing=np.array([1.0, 0.5]), shared_by=4)
+    assert times_with(8, profile, context).times == pytest.approx([1.0, 3.0])
+    assert times_with(4, profile, context) is profile
+    assert times_with(8, profile, context._replace(shared_by=None)) is profile
+
+
+def test_training_with_a_chosen_k_never_draws_more_than_its_limit() -> None:
+    outcome = trained(Pace(k=2, k_max=2, warm_up=2, refresh=3), rounds=20)
+    assert max(each.clients.size for each in outcome.history.rows) <= 2

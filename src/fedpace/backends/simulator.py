@@ -137,6 +137,11 @@ class SimulatedClock(BaseBackend):
         return self._usual[1]
 
     @property
+    def shared_by(self) -> int | None:  # type: ignore[override]
+        """The clients in transfer that the usual times are for, with a shared link."""
+        return None if self.link is None else self.sharing
+
+    @property
     def _usual(self) -> tuple[FloatArray, FloatArray]:
         """The usual times, and the share of them that is computing."""
         usual = self.times.usual_at(self._asked)

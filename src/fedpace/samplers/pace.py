@@ -120,6 +120,9 @@ class Pace(BasePace):
         Whether tiers rotate, or are drawn at random.
     server : BaseServer
         The default server.
+    k_max : int ≥ 1, optional
+        Choose K at every solution, among the powers of two up to this number and the number
+        itself: the K with the least predicted time T (E‖u‖² + c). `k` is for the warm-up.
 
     Examples
     --------
@@ -131,9 +134,12 @@ class Pace(BasePace):
     round_weights: tuple[float, float] = ROUND_WEIGHTS
     tiers: int | None = None
     in_turn: bool = True
+    k_max: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.k_max is not None:
+            positive_count("k_max", self.k_max)
         if self.tiers is not None:
             positive_count("tiers", self.tiers)
 
@@ -167,7 +173,9 @@ class Pace(BasePace):
         state["rounds"] += 1
         least, most = self.round_weights
         before = state["cap"]["cap"]
-        state["cap"] = update_round_weight_cap(state["cap"], row, (least, min(most, self.k)))
+        state["cap"] = update_round_weight_cap(
+            state["cap"], row, (least, min(most, self.k_max or self.k))
+        )
         too_heavy = state["cap"]["cap"] < before
         if state["rounds"] >= self.warm_up and (too_heavy or self._is_due(state)):
             state["solved"] = state["rounds"]
@@ -199,31 +207,57 @@ class Pace(BasePace):
     def _solve(self, basis: Basis, context: SamplerContext) -> Plan:
         times = current_times(basis["stats"], context)
         profile = Profile(context.weights, times, expected_norms(basis["norms"], context.n))
-        count = max(round(context.n / self.k), 1) if self.tiers is None else self.tiers
-        count = min(count, context.n)
+        count = self._count(self.k, context.n)
         if count == 1:
             return self._solve_without_tiers(profile)
         tiers = tiers_by_time(times, count)
         importance = profile.importance
         unit = least_moment(importance, tiers, inclusion_probabilities(importance, tiers, self.k))
         lean, reason = shrink_ratio(basis["c"], basis["pairs"], unit, given=self.c_over_s0)
+        tried = [
+            self._solve_tiers(k, lean, unit, basis["step"], times_with(k, profile, context))
+            for k in self._choices(context.n)
+        ]
+        design, used = min(tried, key=lambda each: each[2])[:2]
+        heaviest = f"rounds of weight {basis['step']:.2g} at most"
+        chosen = "" if self.k_max is None else f"K = {design.k} of at most {self.k_max}, "
+        count = design.chances.size
+        why = f"{chosen}{count} tiers, c = {lean:.2g} S₀: {reason}; {heaviest}"
+        return Plan(design, used, {"lean": lean}, why)
+
+    def _count(self, k: int, n: int) -> int:
+        """Return the number of tiers for K = k."""
+        return min(max(round(n / k), 1) if self.tiers is None else self.tiers, n)
+
+    def _choices(self, n: int) -> list[int]:
+        """Return the values of K to compare: powers of two and `k_max`, with two tiers at least."""
+        if self.k_max is None:
+            return [self.k]
+        powers = [2**power for power in range(self.k_max.bit_length())]
+        return [k for k in sorted({*powers, self.k_max}) if self._count(k, n) > 1]
+
+    def _solve_tiers(
+        self, k: int, lean: float, unit: float, step: float, profile: Profile
+    ) -> tuple[Tiered, Profile, float]:
+        """Return the design with K = k, its profile, and its predicted time."""
+        importance, cap = profile.importance, self.max_weight
+        if cap is not None and k < self.k:  # no weight can be below 1/K
+            cap = max(cap, 1 / k)
         # In the unit of S, which is K times E‖u‖² up to a constant.
-        ratio = self.k * lean * unit + (self.k - 1) * float(importance @ importance)
+        ratio = k * lean * unit + (k - 1) * float(importance @ importance)
         found = solve_tiers(
             profile.weights,
             profile.times,
             profile.grad_norms,
             ratio,
-            self.k,
-            max_weight=self.max_weight,
-            max_round_weight=basis["step"],
-            tiers=count,
+            k,
+            max_weight=cap,
+            max_round_weight=step,
+            tiers=self._count(k, profile.n),
         )
         parts = (found.tiers, found.chances, found.inclusion)
-        design = Tiered(*parts, profile.weights, k=self.k, solution=found)
-        heaviest = f"rounds of weight {basis['step']:.2g} at most"
-        why = f"{count} tiers, c = {lean:.2g} S₀: {reason}; {heaviest}"
-        return Plan(design, profile, {"lean": lean}, why)
+        design = Tiered(*parts, profile.weights, k=k, solution=found)
+        return design, profile, found.objective / k
 
     def _solve_without_tiers(self, profile: Profile) -> Plan:
         fleet = (profile.weights, profile.times, profile.grad_norms, profile.beta_over_alpha)
@@ -336,3 +370,15 @@ def _rounds_owed(balance: Balance, weights: FloatArray) -> FloatArray:
     counted = np.append(0.0, np.cumsum(np.diff(knots) / held))
     rounds: FloatArray = counted[-1] - np.interp(since, knots, counted)
     return rounds
+
+
+def times_with(k: int, profile: Profile, context: SamplerContext) -> Profile:
+    """Return the profile if K = k clients share the server's link; the same without such a link.
+
+    The part of the times that is not computing grows with the number that shares it.
+    """
+    sharing, computing = context.shared_by, context.computing
+    if sharing is None or computing is None or sharing == k:
+        return profile
+    times = profile.times * (computing + (1 - computing) * (k / sharing))
+    return Profile(profile.weights, times, profile.grad_norms)

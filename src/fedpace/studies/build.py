@@ -120,6 +120,16 @@ def check_mode(study: Study, schemes: Sequence[str]) -> None:
         raise InputError(f"{limit}, got {got}")
     for scheme in schemes:
         check_scheme_mode(scheme, training.mode)
+        if training.k_max is None:
+            continue
+        if scheme != "pace" or training.mode != "synchronous":
+            got = f"auto for {scheme} in mode {training.mode}"
+            raise InputError(
+                f"training.k must be a number except for pace in rounds, got {got}; set it"
+            )
+        if training.k_max > count:
+            got = f"{training.k_max} for {count} clients; set training.k_max={count}"
+            raise InputError(f"training.k_max must be at most the number of clients, got {got}")
 
 
 def sampler(study: Study, scheme: str, backend: BaseBackend, seeds: Seeds) -> BaseSampler:
@@ -132,6 +142,8 @@ def sampler(study: Study, scheme: str, backend: BaseBackend, seeds: Seeds) -> Ba
         del settings["max_weight"]
     # A scheme for both modes may have a buffer, which rounds do not use.
     knobs = {name: x for name, x in section.knobs.get(scheme, {}).items() if name != "buffer"}
+    if study.training.k_max is not None:
+        knobs["k_max"] = study.training.k_max
     made = sampler_for(
         scheme, k, learn=_learning(study), knobs=knobs, mode=study.training.mode, **settings
     )

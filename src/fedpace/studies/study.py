@@ -227,10 +227,14 @@ class TrainingSection(_Section):
     with rounds and continues asynchronously if it predicts that this is sooner; a round then counts
     as `k` updates. Other schemes stay synchronous.
 
+    With `k` = "auto", `pace` chooses K at every solution, up to `k_max`; its warm-up has K = 10, or
+    `k_max` if that is less. Setting `k_max` says the same.
+
     Clients take steps of `optimiser`: sgd, momentum:BETA or adam; `proximal` is μ of FedProx.
     """
 
     k: Count = 10
+    k_max: Count | None = None
     take: Count | None = None
     deadline: Positive | None = None
     local_steps: Count = 50
@@ -254,6 +258,17 @@ class TrainingSection(_Section):
     def slots(self) -> int:
         """The number of clients that train at the same time."""
         return self.k if self.at_once is None else self.at_once
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_auto(cls, values: Any) -> Any:
+        """Read k = "auto" as the K of the warm-up, with `k_max`."""
+        if not isinstance(values, dict) or values.get("k") != "auto":
+            return values
+        most = values.get("k_max")
+        if most is None:
+            raise ValueError("k = auto needs a limit; set training.k_max=16")
+        return values | {"k": min(10, most) if isinstance(most, int) else most}
 
     @field_validator("schedule", mode="before")
     @classmethod

@@ -163,6 +163,8 @@ class BaseBackend(ABC):
         The share of the rounds that one client may take part in; 1 for no limit.
     trained_entries : array of bool, optional
         Which parameters gradients move; None for all.
+    shared_by : int, optional
+        The clients that transfer at the same time in `usual_times`, if they share a link.
     local_steps : int, optional
         E where a task does not say; None where only the clients know it.
     """
@@ -170,6 +172,7 @@ class BaseBackend(ABC):
     slow_accuracy: float = math.nan
     asks_to_evaluate: bool = False
     largest_share: float = 1.0
+    shared_by: int | None = None
     trained_entries: NDArray[np.bool_] | None = None
     local_steps: int | None = None
 

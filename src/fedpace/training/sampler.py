@@ -41,7 +41,7 @@ class SamplerContext(NamedTuple):
     `rate` is the learning rate of the coming round, NaN where only the clients know it.
     `local_steps` is E of a task that does not say, None where only the clients know it; `times` are
     for so many steps, and `computing` is the share of them that grows with E, where it is known
-    beforehand.
+    beforehand. `shared_by` clients transfer at the same time in `times`, if they share a link.
     """
 
     weights: FloatArray
@@ -54,6 +54,7 @@ class SamplerContext(NamedTuple):
     rate: float = math.nan
     local_steps: int | None = None
     computing: FloatArray | None = None
+    shared_by: int | None = None
 
     @property
     def n(self) -> int:

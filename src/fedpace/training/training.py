@@ -181,6 +181,7 @@ class Training:
             rate=self._schedule(state.round),
             local_steps=backend.local_steps,
             computing=backend.usual_computing,
+            shared_by=backend.shared_by,
         )
 
     def _show(self, updates: RoundUpdates) -> None:
