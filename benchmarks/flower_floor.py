@@ -4,19 +4,20 @@
 
 The federation of flower_federation.py in one process, with real ClientApps and Flower's own FedAvg,
 on a clock that jumps: a reply takes the client's delay plus the floor. Prints the time of FedAvg
-over that of each scheme, its mean over all orders and its range; none is left out. Flower's FedAvg
+over that of each scheme and mode, its mean over all orders and its range; none is left out. FedAvg
 loses some 1.5 s a round more by looking for replies only every three seconds; that is not counted
 here.
 """
 
 from __future__ import annotations
 
+import argparse
 import logging
 import random
 from collections.abc import Callable
 
 import numpy as np
-from flower_federation import RATE, SCHEMES, STEPS, delays
+from flower_federation import RATE, STEPS, delays
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import FedAvg, Strategy
 from logistic_app import client_app  # type: ignore[import-not-found]
@@ -30,8 +31,10 @@ from tests.flower.memory_grid import MemoryGrid
 from fedpace.flower import AdaptiveSampling, WarmUp
 
 NODES, K, TARGET, MOST_ROUNDS = 8, 3, 0.45, 300
-FLOORS = (0.0, 2.0, 5.0, 8.0)
-ORDERS = range(10)
+FLOORS = (0.0, 2.0, 5.0, 8.0, 20.0)
+MODES = {"pace, asynchronous": "asynchronous", "pace, auto": "auto"}
+SCHEMES = ("fedavg", "uniform", "optimal-mean", "optimal-max", "pace", *MODES)
+ORDERS = 10
 X, Y = (np.concatenate(each) for each in zip(*map(samples, range(NODES)), strict=True))
 
 
@@ -48,10 +51,12 @@ def strategy_of(scheme: str, grid: MemoryGrid, seed: int) -> Strategy:
             min_train_nodes=K,
             min_available_nodes=NODES,
         )
+    mode, scheme = MODES.get(scheme, "synchronous"), scheme.partition(",")[0]
     usual = scheme == "pace"
     return AdaptiveSampling(
         k=K,
         scheme=scheme,
+        mode=mode,
         query=True,
         count_start=True,
         pilots=None if usual else WarmUp(5),
@@ -90,16 +95,21 @@ def seconds_to_target(scheme: str, seconds: Callable[[int, int], float], seed: i
 
 def main() -> None:
     logging.disable(logging.CRITICAL)
-    print(f"{NODES} nodes, K = {K}, loss {TARGET}, {len(ORDERS)} orders\n")
-    print("| seconds of floor |", " | ".join(SCHEMES[1:]), "|")
-    print("|---:|" + "---:|" * len(SCHEMES[1:]))
-    for floor in FLOORS:
-        ratios: dict[str, list[float]] = {scheme: [] for scheme in SCHEMES[1:]}
-        for order in ORDERS:
+    parser = argparse.ArgumentParser(description="Time of FedAvg over that of each scheme.")
+    parser.add_argument("--orders", type=int, default=ORDERS)
+    parser.add_argument("--floors", type=float, nargs="+", default=FLOORS)
+    parser.add_argument("--schemes", nargs="+", default=SCHEMES[1:], choices=SCHEMES[1:])
+    asked = parser.parse_args()
+    print(f"{NODES} nodes, K = {K}, loss {TARGET}, {asked.orders} orders\n")
+    print("| seconds of floor |", " | ".join(asked.schemes), "|")
+    print("|---:|" + "---:|" * len(asked.schemes))
+    for floor in asked.floors:
+        ratios: dict[str, list[float]] = {scheme: [] for scheme in asked.schemes}
+        for order in range(asked.orders):
             waits = delays(NODES, order)
             times = {
                 scheme: seconds_to_target(scheme, lambda i, _: waits[i] + floor, order)  # noqa: B023
-                for scheme in SCHEMES
+                for scheme in ("fedavg", *asked.schemes)
             }
             for scheme, found in ratios.items():
                 found.append(times["fedavg"] / times[scheme])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpace.devices.replies import Deadlines
+from fedpace.backends.remote.roster import Deadlines
 from fedpace.errors import InputError
 
 

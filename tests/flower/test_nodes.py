@@ -11,8 +11,9 @@ from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordD
 
 from fedpace.backends.remote.roster import Roster
 from fedpace.errors import TooFewClientsError
+from fedpace.flower.client import answer_query
 from fedpace.flower.messages import Mailbox
-from fedpace.flower.nodes import NodeMap, Nodes
+from fedpace.flower.nodes import Node, NodeMap, Nodes
 from tests.flower.federation import DATA, client_app, steady
 from tests.flower.memory_grid import NEVER, MemoryGrid
 
@@ -204,3 +205,39 @@ def test_after_a_restart_an_id_is_who_it_was_and_a_partition_may_be_anyone() -> 
     assert nodes.among([5, 6]).tolist() == [False, True]
     assert nodes.admit(9, partition=3) == 0
     assert nodes.among([9]).tolist() == [True, False]
+
+
+def test_nodes_that_are_not_eligible_are_no_clients() -> None:
+    nodes = nodes_of(grid_of(2, 0, 3, 1), 2, eligible=[1, 3])
+    assert nodes.wait_for_idle().tolist() == [True, True]
+    assert nodes.node_map.roster.names == ["partition 1", "partition 3"]
+    by_id = nodes_of(grid_of(0, 1, first_id=1000), 1, eligible=[999])
+    assert by_id.wait_for_idle().tolist() == [True]
+    assert by_id.node_map.roster.names == ["partition 1"]
+
+
+def test_a_function_sees_what_clients_say_of_themselves() -> None:
+    app = client_app(query=False)
+
+    @app.query()
+    def answer(message: Message, context: Context) -> Message:
+        charging = context.node_config["partition-id"] != 2
+        return answer_query(message, context, samples=7, charging=charging, model="phone")
+
+    grid = MemoryGrid(app, steady, partitions=range(4))
+    seen: list[Node] = []
+
+    def charging(node: Node) -> bool:
+        seen.append(node)
+        return bool(node.properties["charging"])
+
+    nodes = nodes_of(grid, 3, eligible=charging)
+    assert nodes.wait_for_idle().tolist() == [True] * 3
+    assert [(each.partition, each.samples) for each in seen] == [(i, 7) for i in range(4)]
+    assert seen[0].properties == {"charging": True, "model": "phone"}
+    assert "partition 2" not in nodes.node_map.roster.names
+    nodes.refresh()
+    assert len(seen) == 4  # asked once
+    few = nodes_of(grid, 4, eligible=charging, wait=3.0)
+    with pytest.raises(TooFewClientsError, match="got 3 with 0 busy and 1 more not eligible"):
+        few.wait_for_idle()

@@ -27,7 +27,7 @@ from tests.flower.federation import (
     steady,
     strategy_on,
 )
-from tests.flower.memory_grid import MemoryGrid
+from tests.flower.memory_grid import NEVER, MemoryGrid
 from tests.training.fakes import task
 
 
@@ -326,6 +326,9 @@ def test_local_steps_count_as_chosen_if_the_app_confirms_them(
         ({"k": 0}, "k must be at least 1"),
         ({"k": 2, "scheme": "optimal"}, "did you mean 'optimal-max'|use one of|did you mean"),
         ({"k": 2, "deadline": 0.0}, "deadline must be positive"),
+        ({"k": 2, "deadline": "auto"}, "deadline must be positive, got 'auto'"),
+        ({"k": 2, "take": 3}, "take must be"),
+        ({"k": 2, "take": 1, "mode": "asynchronous"}, "take needs rounds, got mode asynchronous"),
         ({"k": 2, "fraction_evaluate": 1.5}, "fraction_evaluate must lie"),
         ({"k": 2, "refresh": 0}, "refresh must be at least 1"),
         ({"k": 4, "max_weight": "most"}, "max_weight must be"),
@@ -337,3 +340,27 @@ def test_local_steps_count_as_chosen_if_the_app_confirms_them(
 def test_a_wrong_setting_is_refused_at_once(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         AdaptiveSampling(**settings)
+
+
+def test_the_first_k_of_n_end_a_round_and_the_others_weigh_more_when_in_time() -> None:
+    grid = MemoryGrid(client_app(), lambda i, _: 40.0 if i == 0 else 1.0 + i, partitions=range(4))
+    strategy = strategy_on(grid, k=4, scheme="full", min_available_nodes=4, take=3)
+    strategy.start(grid, START, num_rounds=12)
+    rows = strategy.history.rows[1:]
+    assert rows[0].clients.tolist() == [1, 2, 3]
+    assert rows[0].missing.tolist() == [0]
+    assert rows[0].round_seconds == pytest.approx(4.0, rel=0.1)
+    assert all(row.round_seconds < 10 for row in rows)  # also where the late one is not drawn
+
+
+def test_a_learned_deadline_follows_the_clients_drawn() -> None:
+    def seconds(client: int, nth: int) -> float:
+        return NEVER if client == 0 and nth >= 2 else 2.0 + client
+
+    grid = MemoryGrid(client_app(), seconds, partitions=range(4))
+    strategy = strategy_on(grid, k=4, scheme="full", min_available_nodes=3, deadline="learned")
+    strategy.start(grid, START, num_rounds=5, timeout=1000.0)
+    rows = strategy.history.rows[1:]
+    assert rows[2].missing.tolist() == [0]
+    assert rows[2].round_seconds == pytest.approx(3 * 5.0, rel=0.1)  # three times the slowest
+    assert [row.clients.tolist() for row in rows[3:]] == [[1, 2, 3]] * 2

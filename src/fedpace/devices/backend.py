@@ -12,10 +12,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedpace.backends.remote.replies import as_reply
-from fedpace.backends.remote.roster import MOST_TOGETHER, REMINDER, Clock, Roster, wait_until
+from fedpace.backends.remote.roster import (
+    MOST_TOGETHER,
+    REMINDER,
+    Clock,
+    Deadlines,
+    Roster,
+    wait_until,
+)
 from fedpace.checks import FloatArray
 from fedpace.devices.connections import Response
-from fedpace.devices.replies import Deadlines, ReplyScreen
+from fedpace.devices.replies import ReplyScreen
 from fedpace.devices.server import DeviceServer
 from fedpace.devices.wire import Floats
 from fedpace.errors import InputError, TooFewClientsError, listed

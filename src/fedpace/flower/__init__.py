@@ -12,6 +12,7 @@ except ImportError as error:
 from fedpace.backends.privacy import Privacy
 from fedpace.flower.backend import StartArguments
 from fedpace.flower.client import GradientNorms, answer_query, measure_mod, privacy_mod
+from fedpace.flower.nodes import Node
 from fedpace.flower.strategy import AdaptiveSampling
 from fedpace.samplers.build import Pilots, WarmUp
 
@@ -19,6 +20,6 @@ from fedpace.samplers.build import Pilots, WarmUp
 described, measured, private = answer_query, measure_mod, privacy_mod
 
 __all__ = [
-    "AdaptiveSampling", "GradientNorms", "Pilots", "Privacy", "StartArguments", "WarmUp",
+    "AdaptiveSampling", "GradientNorms", "Node", "Pilots", "Privacy", "StartArguments", "WarmUp",
     "answer_query", "measure_mod", "privacy_mod",
 ]  # fmt: skip

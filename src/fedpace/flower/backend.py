@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fedpace.backends.remote.replies import as_reply
-from fedpace.backends.remote.roster import Roster
+from fedpace.backends.remote.roster import Deadlines, Roster
 from fedpace.backends.remote.screening import Border, FirstReplies
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
@@ -25,7 +25,7 @@ from fedpace.flower.client import STEPS
 from fedpace.flower.messages import Arrival, DrawnGrid, Layout, Mailbox, check_recipients, size_of
 from fedpace.flower.nodes import NodeMap, Nodes
 from fedpace.flower.replies import Given, ReplyReader, metric_named
-from fedpace.flower.settings import Settings
+from fedpace.flower.settings import LEARNED, Settings
 from fedpace.times.round_times import Presence
 from fedpace.training.backend import BaseBackend, Evaluation, Reply, Task
 from fedpace.training.checkpoint import Checkpoint
@@ -157,8 +157,12 @@ class GridBackend(BaseBackend):
             at_least=strategy.min_available_nodes,
             expected=strategy.expected_nodes,
             wait=strategy.wait,
-            query=strategy.query,
+            query=strategy.query or callable(strategy.eligible),
+            eligible=strategy.eligible,
         )
+        given = None if strategy.deadline == LEARNED else start.deadline
+        self._deadlines = Deadlines(0, given, unknown=start.deadline)
+        self._take: int | None = None
         self.layout = Layout.of(start.initial)
         keys, border = strategy.keys, Border(memory)
         self._reader = ReplyReader(
@@ -245,7 +249,8 @@ class GridBackend(BaseBackend):
         check_recipients(messages, drawn.nodes)
         if not self._underway:
             self._since = self.mailbox.clock.now()
-        names = self.mailbox.send(messages, self.start.deadline)
+        deadline = min(self._deadlines.wait(task.clients), self.start.deadline)
+        names, self._take = self.mailbox.send(messages, deadline), task.take
         self._underway |= dict.fromkeys(names, self._given(arrays, config, messages))
         clients = {name: self.node_map.client(self.mailbox.open[name].node) for name in names}
         self._asked_of |= clients
@@ -257,7 +262,11 @@ class GridBackend(BaseBackend):
         If only some are waited for, replies that came after their deadline are returned too, and
         the first are held until they can be judged together.
         """
-        arrivals = self.mailbox.collect(self._underway, count)
+        arrivals = self.mailbox.collect(self._underway, self._take if count is None else count)
+        if count is None:
+            self.mailbox.give_up([*self._underway])
+        for name, arrival in arrivals.items():
+            self._deadlines.observe(self._asked_of[name], arrival.seconds)
         now = self.mailbox.clock.now()
         waited, self._since = (now - self._since if self._underway else 0.0), now
         arrivals, waited = self._without_start_up(arrivals, waited)
@@ -301,6 +310,8 @@ class GridBackend(BaseBackend):
     def _take_late(self, done: dict[str, Given], count: int | None) -> list[tuple[Arrival, Given]]:
         """Return replies that came too late, of nodes that have had no other task since."""
         overdue, self.mailbox.overdue = self.mailbox.overdue, {}
+        for arrival in overdue.values():
+            self._deadlines.observe(self.node_map.client(arrival.node), arrival.seconds)
         if count is None:
             self._late = {}
             return []

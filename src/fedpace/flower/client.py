@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
-from flwr.app import Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 
 from fedpace.backends.privacy import Privacy
 from fedpace.errors import InputError
@@ -25,6 +25,8 @@ STEPS = "local-steps"
 COMPUTING = "computing-seconds"
 LOSS = "initial-loss"
 PARTITION = "partition-id"
+# The record of a client's own properties in its answer.
+PROPERTIES = "properties"
 # Metrics that a private client still reports: amounts, nothing that depends on the samples.
 RELEASED = (SAMPLES, STEPS, COMPUTING, PARTITION)
 
@@ -94,14 +96,21 @@ def measure_mod(message: Message, context: Context, call_next: Next) -> Message:
     return reply
 
 
-def answer_query(message: Message, context: Context, samples: int | None = None) -> Message:
-    """Answer a query with the partition of this client and its number of samples.
+def answer_query(
+    message: Message,
+    context: Context,
+    samples: int | None = None,
+    **properties: str | bool | float,
+) -> Message:
+    """Answer a query with this client's partition, number of samples, and own properties.
 
     The server then knows p_i before the first round, and recognises a restarted SuperNode::
 
         @app.query()
         def query(message, context):
             return answer_query(message, context, samples=len(my_data(context)))
+
+    `AdaptiveSampling(eligible=…)` gets the properties, such as `charging=True`.
     """
     metrics = MetricRecord()
     partition = context.node_config.get(PARTITION)
@@ -109,7 +118,10 @@ def answer_query(message: Message, context: Context, samples: int | None = None)
         metrics[PARTITION] = partition
     if samples is not None:
         metrics[SAMPLES] = samples
-    return Message(RecordDict({"metrics": metrics}), reply_to=message)
+    content = RecordDict({"metrics": metrics})
+    if properties:
+        content[PROPERTIES] = ConfigRecord({**properties})
+    return Message(content, reply_to=message)
 
 
 def privacy_mod(clip: float, noise: float) -> Callable[[Message, Context, Next], Message]:

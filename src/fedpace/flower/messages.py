@@ -78,6 +78,10 @@ class Mailbox:
                 return {name: self._arrived.pop(name) for name in [*self._arrived] if name in names}
             self.clock.sleep(self._pause())
 
+    def give_up(self, names: Collection[str]) -> None:
+        """Count open messages as late from now on."""
+        self.late |= {name: self.open.pop(name) for name in names if name in self.open}
+
     def exchange(self, messages: Iterable[Message], deadline: float) -> list[Arrival]:
         """Send messages, and wait until all of them are answered or late."""
         return list(self.collect(self.send(messages, deadline)).values())

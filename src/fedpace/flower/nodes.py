@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from numpy.typing import NDArray
 
 from fedpace.backends.remote.roster import Roster, wait_until
-from fedpace.flower.client import PARTITION, SAMPLES
+from fedpace.flower.client import PARTITION, PROPERTIES, SAMPLES
 from fedpace.flower.messages import Arrival, Mailbox, metrics_of
 
 log = logging.getLogger("flwr")
@@ -78,12 +78,13 @@ class NodeMap:
         return np.array([self._latest.get(i) in wanted for i in range(count)], dtype=np.bool_)
 
 
-class _Described(NamedTuple):
-    """The answer of a node to a query."""
+class Node(NamedTuple):
+    """A node, and what it answered to a query; None and empty where it did not."""
 
     node: int
     partition: int | None = None
     samples: int | None = None
+    properties: Mapping[str, Any] = {}
 
 
 class Nodes:
@@ -103,7 +104,9 @@ class Nodes:
         expected: int | None = None,
         wait: float = 600.0,
         query: bool = False,
+        eligible: Collection[int] | Callable[[Node], bool] | None = None,
     ) -> None:
+        self._eligible, self._refused = eligible, set[int]()
         self.mailbox, self.node_map = mailbox, node_map
         self._at_least, self._expected, self._wait = at_least, expected or 0, wait
         self._query, self._answered, self._raised = query, False, 0
@@ -120,6 +123,8 @@ class Nodes:
             missing=lambda: (
                 f"at least {needed} clients must be there, got {len(self._connected())} "
                 f"with {len(self.mailbox.busy)} busy"
+                + f" and {len(self._refused)} more not eligible"
+                * bool(self._refused)
             ),
             remedy="start more SuperNodes, or lower min_available_nodes and expected_nodes",
             say=lambda line: log.info("fedpace: %s", line),
@@ -137,22 +142,27 @@ class Nodes:
         return self.node_map.among({*self._connected()} - self.mailbox.busy)
 
     def _connected(self) -> list[int]:
-        return sorted(self.mailbox.grid.get_node_ids())
+        return sorted({*self.mailbox.grid.get_node_ids()} - self._refused)
 
     def _admitted(self, needed: int) -> NDArray[np.bool_] | None:
         """Admit new nodes and return the idle clients; None while there are too few."""
         self.mailbox.poll()
         idle = self.refresh() if len(self._connected()) >= needed else self.idle()[:0]
-        return idle if idle.any() else None
+        return idle if idle.any() and len(self._connected()) >= needed else None
 
     def _admit(self, new: Sequence[int]) -> None:
         """Admit new nodes in the order of their partitions, then of their ids."""
         answers = {each.node: each for each in self._descriptions(new)}
         numbers: set[int] = set()
-        for node, partition, samples in sorted(
-            (answers.get(node, _Described(node)) for node in new),
+        for each in sorted(
+            (answers.get(node, Node(node)) for node in new),
             key=lambda each: (each.partition is None, each.partition or 0, each.node),
         ):
+            node, partition, samples, _ = each
+            if not self._may_join(each):
+                self._refused.add(node)
+                log.info("fedpace: node %d is not eligible", node)
+                continue
             client = self.node_map.admit(node, partition)
             if samples is not None:
                 self.node_map.roster.learn(client, samples)
@@ -160,7 +170,12 @@ class Nodes:
                 log.warning("fedpace: several nodes are %s", self.node_map.roster.names[client])
             numbers.add(client)
 
-    def _descriptions(self, nodes: Sequence[int]) -> Iterable[_Described]:
+    def _may_join(self, node: Node) -> bool:
+        if callable(self._eligible):
+            return bool(self._eligible(node))
+        return self._eligible is None or not {node.node, node.partition}.isdisjoint(self._eligible)
+
+    def _descriptions(self, nodes: Sequence[int]) -> Iterable[Node]:
         wave = 1
         while self._query and nodes:
             wave = AT_ONCE if self._answered or self.node_map.partitioned else wave
@@ -168,7 +183,9 @@ class Nodes:
             self._judge([arrival.message for arrival in arrivals])
             for node, message, _ in arrivals:
                 if not message.has_error():
-                    yield _description(node, metrics_of(message))
+                    records = message.content.config_records
+                    properties = dict(records.get(PROPERTIES, {}))
+                    yield _description(node, metrics_of(message), properties)
             nodes, wave = nodes[wave:], min(2 * wave, AT_ONCE)
 
     def _send_queries(self, nodes: Sequence[int]) -> list[Arrival]:
@@ -191,11 +208,12 @@ class Nodes:
             )
 
 
-def _description(node: int, metrics: dict[str, object]) -> _Described:
+def _description(node: int, metrics: dict[str, object], properties: dict[str, Any]) -> Node:
     """Return the valid parts of an answer."""
     partition, samples = metrics.get(PARTITION), metrics.get(SAMPLES)
-    return _Described(
+    return Node(
         node,
         partition if isinstance(partition, int) and partition >= 0 else None,
         samples if isinstance(samples, int) and 0 < samples < 2**53 else None,
+        properties,
     )

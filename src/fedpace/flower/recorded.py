@@ -20,7 +20,7 @@ from fedpace.flower.backend import StartUp
 from fedpace.flower.messages import Arrival, Mailbox, metrics_of
 from fedpace.flower.nodes import NodeMap
 from fedpace.flower.replies import metric_named
-from fedpace.flower.settings import Settings
+from fedpace.flower.settings import LEARNED, Settings
 from fedpace.samplers.build import Pilots
 from fedpace.sampling.design import Everyone
 from fedpace.training.checkpoint import State
@@ -53,7 +53,7 @@ def store_run(
         "data": {"kind": "own", "clients": clients},
         "training": {
             "k": settings.k, "server": settings.server_name, "mode": settings.mode,
-            "buffer": settings.buffer,
+            "buffer": settings.buffer, "take": settings.take,
         },
         "sampling": {
             "max_weight": settings.cap, "c_over_s0": settings.c_over_s0,
@@ -66,7 +66,7 @@ def store_run(
         "privacy": None if settings.privacy is None else asdict(settings.privacy),
         "network": {
             "how": "flower",
-            "deadline": settings.deadline,
+            "deadline": None if settings.deadline == LEARNED else settings.deadline,
             "evaluate_every": settings.evaluate_every if settings.clients_evaluate else 0,
         },
     }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -14,7 +14,7 @@ from fedpace.backends.privacy import Privacy
 from fedpace.backends.remote.roster import WALL, Clock
 from fedpace.checks import positive_count
 from fedpace.errors import InputError, nearest
-from fedpace.flower.nodes import BY_PARTITION
+from fedpace.flower.nodes import BY_PARTITION, Node
 from fedpace.flower.replies import mean_metrics
 from fedpace.lookup import fingerprint, label
 from fedpace.registry import ASYNCHRONOUS, AUTO, METHODS, MODES, SAMPLER, SYNCHRONOUS
@@ -50,6 +50,10 @@ REFUSED = {
     "FedXgbBagging": "joins trees instead of averaging",
     "FedXgbCyclic": "trains one client after the other",
 }
+
+
+# A deadline that follows from how long clients take.
+LEARNED = "learned"
 
 
 @dataclass(frozen=True)
@@ -101,8 +105,15 @@ class Settings(Strategy):
         c = β/α in units of S_0; by default 1, or the estimate of two pilots, or of pace.
     seed : int ≥ 0
         For the draws.
-    deadline : float > 0, seconds, optional
-        Replies later than this are missing; by default the `timeout` of `start`.
+    deadline : float > 0, seconds, or "learned", optional
+        Replies later than this are missing; by default the `timeout` of `start`. "learned": three
+        times the usual time of the slowest client drawn, at most `timeout`.
+    take : int ≥ 1, optional
+        End a round with the first `take` replies of the `k` clients drawn. The others are missing,
+        and a client that is often late gets a larger weight when it is in time.
+    eligible : collection of int, or function of a Node, optional
+        Which nodes may take part: partitions or node ids, or what returns True for a `Node`, which
+        has the `properties` that clients give to `answer_query`. Asked when a node joins.
     min_available_nodes, expected_nodes : int ≥ 1, int or None
         Nodes that must be connected before any round, and before the first. With the same nodes,
         draws repeat.
@@ -153,7 +164,9 @@ class Settings(Strategy):
     refresh: int = 10
     c_over_s0: float | None = None
     seed: int = 0
-    deadline: float | None = None
+    deadline: float | Literal["learned"] | None = None
+    take: int | None = None
+    eligible: Collection[int] | Callable[[Node], bool] | None = None
     min_available_nodes: int = 2
     expected_nodes: int | None = None
     wait: float = 600.0
@@ -193,8 +206,15 @@ class Settings(Strategy):
             check_cap("max_weight", self.cap, self.buffer or self.k)
         if not 0 <= (share := self.evaluating_share) <= 1:
             raise InputError(f"fraction_evaluate must lie in [0, 1], got {share}; give 1 for all")
-        if self.deadline is not None and not self.deadline > 0:
-            raise InputError(f"deadline must be positive, got {self.deadline}; leave it out")
+        number = isinstance(self.deadline, (int, float))
+        if self.deadline not in (None, LEARNED) and not (number and float(self.deadline) > 0):
+            got = f"{self.deadline!r}; leave it out, or give 'learned'"
+            raise InputError(f"deadline must be positive, got {got}")
+        if self.take is not None:
+            positive_count("take", self.take, f"give 1 to {self.k}", most=self.k)
+        if self.take is not None and self.mode != SYNCHRONOUS:
+            remedy = "give mode='synchronous', or leave it out"
+            raise InputError(f"take needs rounds, got mode {self.mode}; {remedy}")
         if self.most_samples is not None and not self.most_samples >= 1:
             remedy = "give 12, or leave it out"
             raise InputError(f"most_samples must be at least 1, got {self.most_samples}; {remedy}")
@@ -295,6 +315,10 @@ class Settings(Strategy):
         if isinstance(self.server, str):
             return server_for(self.server, self.sampler())
         return as_server(self.server)
+
+    def patience(self, timeout: float) -> float:
+        """Return the longest wait for a reply."""
+        return self.deadline if isinstance(self.deadline, (int, float)) else timeout
 
     @property
     def scheme_name(self) -> str:

@@ -92,7 +92,7 @@ class AdaptiveSampling(Settings):
         self._log_remarks(rounds, evaluated=evaluate_fn is not None)
         arguments = StartArguments(
             initial_arrays,
-            self.deadline or timeout,
+            self.patience(timeout),
             ConfigRecord() if train_config is None else train_config,
             ConfigRecord() if evaluate_config is None else evaluate_config,
             evaluate_fn,
@@ -151,7 +151,7 @@ class AdaptiveSampling(Settings):
             if self.asynchronous:
                 remedy = "call start, or give mode='synchronous'"
                 raise InputError(f"mode asynchronous has no rounds for another loop; {remedy}")
-            arguments = StartArguments(arrays, self.deadline or TIMEOUT, config)
+            arguments = StartArguments(arrays, self.patience(TIMEOUT), config)
             run, backend = self._begin(grid, arguments, Stop(blind=True), rounds=True)
             assert isinstance(run, SynchronousTraining)
             self._driven = run, backend
@@ -289,7 +289,7 @@ class AdaptiveSampling(Settings):
             how |= {"at_once": self.k, "buffer": self.buffer}
             run = AsynchronousTraining(backend, self.sampler(), **how)
         else:
-            run = SynchronousTraining(backend, self.sampler(rounds=rounds), **how)
+            run = SynchronousTraining(backend, self.sampler(rounds=rounds), take=self.take, **how)
         self._run = run
         backend.follow(run)
         return run, backend

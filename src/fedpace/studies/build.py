@@ -370,11 +370,10 @@ def client_count(study: Study) -> int:
 
 
 def model_of(study: Study) -> BaseModel:
-    """Return the model, from the shape of the data only."""
+    """Return the model, from the shape of the data only; with own data, from the data."""
     section = study.data
     if isinstance(section, OwnSection) or study.model.kind == "own":
-        problem = "data.kind and model.kind must come with fedpace on devices, got own"
-        raise InputError(f"{study.name}: {problem}; set data.kind to {KINDS}")
+        return model(study, split(study, 0))
     if isinstance(section, Cifar10Section):
         return _model(study, CIFAR10_PIXELS)
     return _model(study, section.features if isinstance(section, SyntheticSection) else PIXELS)

@@ -433,10 +433,15 @@ class Study(_Section):
     @property
     def own_names(self) -> list[str]:
         """The names of the user's own data, model, loss, metric, times and availability."""
+        names = (*self.own_code, self.devices.times, self.devices.availability)
+        return [name for name in names if ":" in name]
+
+    @property
+    def own_code(self) -> list[str]:
+        """What clients run of it: data and model, loss and metric, which may be built in."""
         own = self.data.source if isinstance(self.data, OwnSection) else None
-        devices = (self.devices.times, self.devices.availability)
-        names = (own, self.model.source, self.model.loss, self.model.metric, *devices)
-        return [name for name in names if name is not None and (":" in name)]
+        names = (own, self.model.source, self.model.loss, self.model.metric)
+        return [name for name in names if name is not None]
 
 
 SECTIONS: dict[str, type[BaseModel]] = {

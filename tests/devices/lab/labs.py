@@ -63,6 +63,29 @@ def write_setup(folder: Path) -> Path:
     return path
 
 
+# A user's own data and model, for two devices.
+OWN = """
+import numpy as np
+from fedpace.models.logistic import Logistic
+
+def make_clients():
+    every = np.random.default_rng(0).normal(size=(2, 40, 500))
+    return [(x, (x[:, 0] > 0).astype(int)) for x in every]
+
+def make_model():
+    return Logistic(500, 2)
+"""
+
+
+def write_own(folder: Path) -> Path:
+    (folder / "mine.py").write_text(OWN, encoding="utf-8")
+    data = 'data = "mine.py:make_clients"\nmodel = "mine.py:make_model"\n'
+    parts = SETUP.partition("[devices]")
+    text = f"{data}[devices]{parts[2]}".replace("k = 2", "k = 1")
+    (folder / "mine.toml").write_text(text, encoding="utf-8")
+    return folder / "mine.toml"
+
+
 def lab_name(part: str) -> str:
     """Return a name that no other process of these tests uses."""
     return f"{part}-{os.getpid()}"

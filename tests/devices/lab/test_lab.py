@@ -32,6 +32,7 @@ from tests.devices.lab.labs import (
     only_run,
     rounds_done,
     wait_until,
+    write_own,
     write_setup,
 )
 from tests.report.asking import asked, url_of
@@ -171,20 +172,21 @@ def test_nothing_is_left_after_every_kind_of_killing(four: Up, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_paced_lab_needs_no_root_and_leaves_nothing(tmp_path: Path) -> None:
-    setup, state, name = write_setup(tmp_path), tmp_path / "state", lab_name("paced")
+def test_a_paced_lab_of_a_users_own_study_needs_no_root_and_leaves_nothing(tmp_path: Path) -> None:
+    setup, state, name = write_own(tmp_path), tmp_path / "state", lab_name("paced")
     options = ("--name", name, "--state", state)
     try:
-        up = lab("up", "--setup", setup, *TWO, "--paced", *options)
+        up = lab("up", "--setup", setup, "--paced", *options)
         assert up.returncode == 0, up.stderr
         assert "pacing inside the devices, server 127.0.0.1" in up.stdout
         lab_up = read_lab(name, state)
         assert slowed_down(lab_up.measured, lab_up.wanted)
-        done = lab("run", setup, *TWO, *RUN, *options, "--out", tmp_path / "runs")
+        done = lab("run", setup, *RUN, *options, "--out", tmp_path / "runs")
         assert done.returncode == 0, done.stderr
         study = only_run(tmp_path / "runs").study
         assert study.network is not None
         assert study.network.how == "paced"
+        assert study.data.kind == study.model.kind == "own"
     finally:
         assert lab("down", *options).returncode == 0
     assert nothing_left(name, state)

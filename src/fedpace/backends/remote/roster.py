@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from fedpace.checks import FloatArray
-from fedpace.errors import TooFewClientsError
+from fedpace.checks import FloatArray, IntArray
+from fedpace.errors import InputError, TooFewClientsError
 
 # Bound of a self-reported sample count, as a multiple of the mean of the smaller ones. In the
 # paper's setups the largest client holds eleven times the mean.
@@ -192,3 +193,75 @@ def wait_until(
             say(f"waiting for clients: {missing()}")
         clock.sleep(pause)
     return seen
+
+
+# Wait for a device at most three times as long as it usually takes.
+PATIENCE = 3.0
+# But at least 2 s: short times vary by larger factors.
+SHORTEST = 2.0
+# At most this times the median client: a device cannot prolong the wait by answering ever later.
+LONGEST_OVER_MEDIAN = 30.0
+# For a device that never answered: times the largest estimate, or seconds without any estimate.
+UNKNOWN_OVER_LARGEST = 10.0
+UNKNOWN = 60.0
+# The estimate is the median of the last answers.
+MEMORY = 5
+
+
+class Deadlines:
+    """Learn how long each client takes, and how long to wait for a draw.
+
+    The wait is `given`, or three times the largest estimated time among the drawn, at least 2 s
+    and at most thirty times the median client's. If a drawn client was never measured, it is
+    ten times the largest estimate of all, at most thirty times the median or 60 s, whichever is
+    longer, and 60 s without any estimate; `unknown` replaces these 60 s. More clients may join.
+
+    >>> deadlines = Deadlines(2)
+    >>> deadlines.wait(np.array([0]))
+    60.0
+    >>> deadlines.observe(0, 4.0)
+    >>> deadlines.wait(np.array([0])), deadlines.wait(np.array([0, 1]))
+    (12.0, 40.0)
+    >>> deadlines.observe(0, 30.0)  # the median of 4 and 30 is 17
+    >>> deadlines.wait(np.array([1]))
+    170.0
+    """
+
+    def __init__(self, n: int, given: float | None = None, *, unknown: float = UNKNOWN) -> None:
+        if given is not None and not given > 0:
+            raise InputError(f"deadline must be positive, got {given}; give seconds, or none")
+        self._given, self._unknown = given, unknown
+        self._latest: dict[int, deque[float]] = {}
+        self._estimates: FloatArray = np.full(n, np.nan)
+
+    @property
+    def estimates(self) -> FloatArray:
+        """Seconds that each client takes; NaN if it was never measured."""
+        return self._estimates.copy()
+
+    def observe(self, client: int, seconds: float) -> None:
+        """Learn from an answer; late ones count too."""
+        self._know(client)
+        self._latest.setdefault(client, deque(maxlen=MEMORY)).append(seconds)
+        self._estimates[client] = np.median(self._latest[client])
+
+    def wait(self, clients: IntArray) -> float:
+        """Return how many seconds to wait for these clients."""
+        if self._given is not None:
+            return self._given
+        self._know(int(clients.max(initial=-1)))
+        known = self._estimates[~np.isnan(self._estimates)]
+        if not known.size:
+            return self._unknown
+        drawn = self._estimates[clients]
+        longest = LONGEST_OVER_MEDIAN * float(np.median(known))
+        seconds = min(PATIENCE * float(np.nanmax(drawn, initial=0.0)), longest)
+        if np.isnan(drawn).any():
+            unknown = UNKNOWN_OVER_LARGEST * float(known.max())
+            seconds = max(seconds, min(unknown, max(longest, self._unknown)))
+        return max(seconds, SHORTEST)
+
+    def _know(self, client: int) -> None:
+        more = client + 1 - self._estimates.size
+        if more > 0:
+            self._estimates = np.append(self._estimates, np.full(more, np.nan))

@@ -137,6 +137,7 @@ class EmulatedDevices:
             *(sys.executable, "-m", "fedpace", "lab", "join", f"{self.lab.host}:{self.lab.port}"),
             *("--name", device, "--certs", str(self.folder / CERTIFICATES)),
             *("--shards", str(self.folder / SHARDS)),
+            *(word for place in self.lab.allow for word in ("--allow", place)),
         ]
         if self.lab.how == "namespaces":
             return ["ip", "netns", "exec", self.lab.names.namespace(number), *join]
@@ -202,6 +203,7 @@ def _plan(study: Study, name: str, asked: FloatArray, time_scale: float, *, pace
         packet=packet_size(4 * model_of(study).size),
         rates=[],
         measured=[],
+        allow=sorted({name.rpartition(":")[0] for name in study.own_code if ":" in name}),
     )
 
 

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -86,6 +86,7 @@ class Lab:
     packet: int  # bytes of the longest packet of a link
     rates: list[float]  # of each device's link, in bytes per second
     measured: list[float]  # round time of each device, in seconds
+    allow: list[str] = field(default_factory=list)  # own files and modules that devices may run
 
     @property
     def names(self) -> Names:
