@@ -15,6 +15,7 @@ import argparse
 import logging
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from flower_federation import RATE, STEPS, delays
@@ -32,7 +33,7 @@ from fedpace.flower import AdaptiveSampling, WarmUp
 
 NODES, K, TARGET, MOST_ROUNDS = 8, 3, 0.45, 300
 FLOORS = (0.0, 2.0, 5.0, 8.0, 20.0)
-MODES = {"pace, asynchronous": "asynchronous", "pace, auto": "auto"}
+MODES: dict[str, Any] = {"pace, asynchronous": "asynchronous", "pace, auto": "auto"}
 SCHEMES = ("fedavg", "uniform", "optimal-mean", "optimal-max", "pace", *MODES)
 ORDERS = 10
 X, Y = (np.concatenate(each) for each in zip(*map(samples, range(NODES)), strict=True))
