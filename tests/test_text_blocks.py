@@ -20,7 +20,7 @@ from tests.pages import PAGES, ROOT, blocks
 # Blocks that nobody runs: whole studies, parts of the reader's programs, changes to them.
 SHOWN = ("text", "py", "diff")
 # Commands of others that a block may hold beside ours, and words of the shell.
-OTHERS = ("pip", "make", "cd", "python", "git", "for", "done", "#", "mkdocs", "npm", "node")
+OTHERS = ("pip", "make", "cd", "python", "git", "for", "done", "#", "mkdocs", "npm", "node", "flwr")
 
 
 def read_command(line: str) -> None:
@@ -57,7 +57,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def is_shell(text: str) -> bool:
-    return bool(re.search(r"^ *(\$ )?(fedpace|pip|make|cd) ", text, re.MULTILINE))
+    return bool(re.search(r"^ *(\$ )?(fedpace|pip|make|cd|flwr) ", text, re.MULTILINE))
 
 
 def read_block(language: str, text: str) -> None:
