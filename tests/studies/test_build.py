@@ -16,6 +16,7 @@ from fedpace.sampling.tiers import Tiered
 from fedpace.seeds import Seeds
 from fedpace.studies.build import (
     check_at_hand,
+    check_mode,
     drawn_times,
     measured_profile,
     parsed_schedule,
@@ -349,3 +350,26 @@ def test_the_sampler_has_the_studys_settings() -> None:
     found = sampler(study, "optimal-mean", simulator(study, 0), Seeds(0))
     wanted = {"k": 3, "refresh": 7, "max_weight": 3, "c_over_s0": 0.5, "pilot_rounds": 4}
     assert {name: getattr(found, name) for name in wanted} == wanted
+
+
+def test_a_study_with_a_link_knows_the_times_with_k_clients_in_transfer() -> None:
+    study = small("devices.compute=1", "devices.link=shared:32", "devices.megabits=8")
+    alone, shared = simulator(small("devices.compute=1"), 0), simulator(study, 0)
+    assert alone.usual_times is not None
+    assert shared.usual_times is not None
+    k = study.training.k
+    assert shared.usual_times - alone.usual_times == pytest.approx(8 * k / 32)
+    row = run_one(study, "weighted", 0).history.rows[1]
+    assert row.seconds >= alone.usual_times[row.clients].max() + 8 / 32
+
+
+@pytest.mark.parametrize(
+    ("scheme", "override", "message"),
+    [
+        ("uniform", "training.k_max=2", "training.k must be a number except for pace in rounds"),
+        ("pace", "training.k_max=9999", "training.k_max must be at most the number of clients"),
+    ],
+)
+def test_a_k_that_cannot_be_chosen_is_refused(scheme: str, override: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check_mode(small(override), [scheme])

@@ -379,3 +379,19 @@ def test_a_file_may_leave_out_a_field_of_its_base(tmp_path: Path) -> None:
     assert (late.data, late.training, late.pilots) == (base.data, base.training, base.pilots)
     text = 'base = "simulation-1"\nname = "mine"\n[sampling]\nmax_weight = "none"\n'
     assert load_study(written(tmp_path, text)).sampling.max_weight is None
+
+
+def test_k_auto_is_the_k_of_the_warm_up_with_a_limit() -> None:
+    training = load_study("simulation-1", ["training.k=auto", "training.k_max=16"]).training
+    assert (training.k, training.k_max) == (10, 16)
+    training = load_study("simulation-1", ["training.k=auto", "training.k_max=4"]).training
+    assert (training.k, training.k_max) == (4, 4)
+    with pytest.raises(InputError, match=r"k = auto needs a limit; set training\.k_max=16"):
+        load_study("simulation-1", ["training.k=auto"])
+
+
+def test_the_optimal_parts_of_a_link_need_rounds() -> None:
+    overrides = ["devices.link=shared:20:optimal", "training.mode=asynchronous"]
+    with pytest.raises(InputError, match=r"needs rounds; set training\.mode=synchronous"):
+        load_study("simulation-1", overrides)
+    assert load_study("simulation-1", overrides[:1]).devices.link == "shared:20:optimal"
