@@ -24,7 +24,7 @@ NO_CAP = (math.inf, math.inf)
 
 
 def systematic_mean(profile: Profile, k: int, *, max_weight: float | None = None) -> Design:
-    """The probabilities of optimal-mean, drawn systematically: nobody twice in a round."""
+    """The probabilities of optimal-mean, drawn systematically: no client twice in a round."""
     design = SCHEMES["optimal-mean"](profile, k, max_weight=max_weight)
     assert isinstance(design, WithReplacement)
     one_tier = np.zeros(profile.n, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What a completion costs the simulator without a barrier, against one in a round.
+"""Time of a completion in the simulator: asynchronous against synchronous training.
 
 Uniform sampling with the times of each study; evaluations are left out. Run with one thread:
 

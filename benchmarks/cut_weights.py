@@ -1,6 +1,6 @@
 """What does it cost to weigh each client by p_i? A server that cuts off what is above 1 in a step.
 
-Without a barrier a large, slow client is at work once at a time, so each of its updates has a large
+Asynchronously, a large, slow client is at work once at a time, so each of its updates has a large
 weight. To cut it off makes steps shorter and favours the others: the model is biased, as FedBuff's.
 
     A="--set training.mode=asynchronous --schemes pace"

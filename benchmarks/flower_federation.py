@@ -6,7 +6,7 @@ One SuperLink and a few SuperNodes on this machine, with injected delays from 0.
 every scheme trains from the same model on the same nodes, one after the other. Schemes that the
 output already holds whole are not run again. Ours are asked for as the two lines of docs/flower.md
 do; with `--query` nodes are first asked for their partition, which takes a while, and then the
-floor of a round can be told. Needs flwr, and a quiet machine: every message starts a process.
+floor of a round can be measured. Needs flwr, and a quiet machine: every message starts a process.
 """
 
 from __future__ import annotations

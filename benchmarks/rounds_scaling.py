@@ -42,7 +42,7 @@ def round_seconds(n: int = 100, k: int = 10, features: int = 60, repeats: int = 
     times = Steady(rng.exponential(size=n) + 1e-3)
     model = Logistic(features, 10, np.float32)
     backend = Simulator(Split(shards, shards), model, times, Seeds(0))
-    # Blind: nobody evaluates. A warm-up that never ends: the sampler learns in every round.
+    # Blind: without evaluations. A warm-up that never ends: the sampler learns in every round.
     sampler, stop = Solve(SCHEMES["optimal-mean"], k, warm_up=10**9), Stop(blind=True)
     run = SynchronousTraining(
         backend, sampler, schedule=constant(0.01), stop=stop, seeds=Seeds(0), evaluate_every=0

@@ -6,6 +6,8 @@ version, then compare; what was run is not run again:
     python benchmarks/same_numbers.py run before      # with the version before
     python benchmarks/same_numbers.py run after       # with the version after
     python benchmarks/same_numbers.py compare before after
+
+Settings after the folder apply to all runs: `run before stop.rounds=25` is short.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +23,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 SETUPS = ("simulation-1", "prototype-simulated")
-MODES = {"synchronous": "all,rivals", "asynchronous": "all"}
+MODES = {
+    "synchronous": "all,rivals",
+    "asynchronous": "pace,uniform,weighted,statistical,optimal-mean",
+}
 SEEDS = 2
 # Texts, which may be reworded.
 TEXTS = ("about", "why", "ended")
 
 
-def run(out: Path) -> None:
+def run(out: Path, overrides: Sequence[str] = ()) -> None:
     """Run every study with the fedpace of this environment."""
     for setup in SETUPS:
         for mode, schemes in MODES.items():
             command = [sys.executable, "-m", "fedpace", "run", setup, "--schemes", schemes]
-            command += ["--seeds", str(SEEDS), "--set", f"training.mode={mode}"]
+            command += ["--seeds", str(SEEDS)]
+            for setting in (f"training.mode={mode}", *overrides):
+                command += ["--set", setting]
             subprocess.run([*command, "--out", str(out / f"{setup}-{mode}")], check=True)
 
 
@@ -81,8 +89,8 @@ def compare(one: Path, other: Path) -> int:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["run", out]:
-            run(Path(out))
+        case ["run", out, *overrides]:
+            run(Path(out), overrides)
         case ["compare", one, other]:
             sys.exit(min(compare(Path(one), Path(other)), 1))
         case _:

@@ -298,7 +298,7 @@ class Soak:
         return device
 
     def fault(self, kind: str, scale: float) -> None:
-        """Begin a fault; its end comes later. Where nobody is left to hit, there is none."""
+        """Begin a fault; its end comes later. Without a client left to hit, there is none."""
         lasts = scale * self.rng.uniform(1, 12)
         if kind == "server killed -9":
             self.kill_server()
@@ -308,7 +308,7 @@ class Soak:
             if kind in self.down or (self.out / "full").exists():
                 return
             self.fill()
-            self.down.add(kind)  # it ends by itself; nobody starts it again before there is room
+            self.down.add(kind)  # it ends by itself, and does not start again before there is room
             self.later(scale * FULL_DISK, self.make_room)
         elif kind == "clock jumps":
             clock = self.folder / self.rng.choice(["server", "devices"])
@@ -411,7 +411,7 @@ def delayed(pid: int) -> float:
 
 
 def set_clock(file: Path, ahead: int) -> None:
-    """Let the clock of whoever reads this file be ahead by so many seconds."""
+    """Let the clock of the readers of this file be ahead by this many seconds."""
     with file.open("r+b") as handle, mmap(handle.fileno(), 8) as place:
         ctypes.c_long.from_buffer(place).value = ahead
 

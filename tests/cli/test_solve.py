@@ -13,6 +13,7 @@ from PIL import Image
 
 import fedpace
 from fedpace.clients_file import read_clients
+from fedpace.sampling.independent import Independent
 from tests.cli.calling import (
     assert_refused,
     contents,
@@ -90,7 +91,7 @@ def test_the_file_of_probabilities_equals_the_library(fleet: Path, scheme: str) 
     assert "q.csv" in outcome.stdout
     clients = read_clients(Path("clients.csv"))
     design = fedpace.SCHEMES[scheme](clients.profile, 7)
-    assert isinstance(design, fedpace.WithReplacement | fedpace.Tiered)
+    assert isinstance(design, fedpace.WithReplacement | fedpace.Tiered | Independent)
     with (fleet / "q.csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     columns = design.columns()
@@ -104,6 +105,8 @@ def test_the_file_of_probabilities_equals_the_library(fleet: Path, scheme: str) 
     drawn = 7 * q
     if isinstance(design, fedpace.Tiered):
         drawn = design.chances[design.tiers] * design.inclusion
+    if isinstance(design, Independent):
+        drawn = design.inclusion / design.somebody
     weights = clients.profile.weights / drawn
     assert columns["aggregation_weight"] == pytest.approx(weights, rel=1e-12)
 

@@ -109,7 +109,7 @@ def test_derivatives_of_the_slowest_are_differences_of_all_draws(
         there[client], absent[client] = 1.0, 0.0
         slopes = np.subtract(slowest(there), slowest(absent))
         assert found.gradient[client] == pytest.approx(slopes[0], abs=1e-9)
-        assert found.nobody[client] == pytest.approx(slopes[1], abs=1e-9)
+        assert found.nonempty[client] == pytest.approx(slopes[1], abs=1e-9)
 
 
 def test_every_design_promise_is_kept() -> None:

@@ -158,13 +158,13 @@ class Independent(BaseDesign):
 class Slowest(NamedTuple):
     """E[slowest], 0 if there is no client, and its derivatives; for clients sorted by time.
 
-    `nobody` are those of the probability that there is a client, `somebody`.
+    `nonempty` are those of the probability that there is a client, `somebody`.
     """
 
     mean: float
     gradient: FloatArray
     somebody: float
-    nobody: FloatArray
+    nonempty: FloatArray
 
 
 def log_absent(inclusion: FloatArray) -> FloatArray:
@@ -176,7 +176,7 @@ def log_absent(inclusion: FloatArray) -> FloatArray:
 def sorted_slowest(inclusion: FloatArray, times: FloatArray) -> Slowest:
     """Return the expected slowest of independent draws, for clients sorted by time.
 
-    With P_i = Π_{j ≥ i} (1 − π_j), the probability that nobody as slow as i takes part,
+    With P_i = Π_{j ≥ i} (1 − π_j), the probability that no client from i on takes part,
 
         E[slowest] = Σ_i (t_i − t_{i−1}) (1 − P_i),    t_0 = 0,
         ∂E/∂π_j    = Σ_{i ≤ j} (t_i − t_{i−1}) P_i / (1 − π_j).
@@ -191,11 +191,11 @@ def sorted_slowest(inclusion: FloatArray, times: FloatArray) -> Slowest:
     certain = np.flatnonzero(inclusion == 1)
     absent = np.cumsum(logs[::-1])[::-1]  # log P_i
     mean = -float(np.expm1(absent) @ gaps)
-    gradient, nobody = np.zeros_like(times), np.zeros_like(times)
+    gradient, nonempty = np.zeros_like(times), np.zeros_like(times)
     if not certain.size:
         gradient = np.cumsum(np.exp(absent) * gaps) / (1 - inclusion)
-        nobody = np.exp(absent[0] - logs)
-        return Slowest(mean, gradient, -float(np.expm1(absent[0])), nobody)
+        nonempty = np.exp(absent[0] - logs)
+        return Slowest(mean, gradient, -float(np.expm1(absent[0])), nonempty)
     last = int(certain[-1])
     after = last + 1
     slower = np.exp(absent[after:]) * gaps[after:]
@@ -205,8 +205,8 @@ def sorted_slowest(inclusion: FloatArray, times: FloatArray) -> Slowest:
     gradient[last] = float(without[: after - first] @ gaps[first:after])
     gradient[after:] = np.cumsum(slower) / (1 - inclusion[after:])
     if certain.size == 1:
-        nobody[last] = without[0]
-    return Slowest(mean, gradient, 1.0, nobody)
+        nonempty[last] = without[0]
+    return Slowest(mean, gradient, 1.0, nonempty)
 
 
 class Clipped(NamedTuple):

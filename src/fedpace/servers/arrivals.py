@@ -175,7 +175,7 @@ class Malenia(ArrivalServer):
 class Rennala(Malenia):
     """Step along the plain mean of the first S updates at the current model. **Biased**.
 
-    As `Malenia`, but a step is due after S updates, whoever they are from: optimal in theory where
+    As `Malenia`, but a step is due after S updates of any clients: optimal in theory where
     all clients have the same data, and biased to fast clients where they have not.
 
     Source: Rennala SGD, NeurIPS 2023 (arXiv 2305.12387), which shares the loop of Malenia. Differs

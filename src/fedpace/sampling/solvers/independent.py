@@ -154,7 +154,7 @@ class _Problem(NamedTuple):
         squares = (self.importance / inclusion) ** 2
         moment = float(squares @ inclusion)
         gradient = slowest.gradient / slowest.mean
-        gradient -= e / (slowest.somebody * (moment + e)) * slowest.nobody
+        gradient -= e / (slowest.somebody * (moment + e)) * slowest.nonempty
         gradient -= squares / (moment + e)
         for power in range(LINEAR):
             raised = e + moment * (4.0**power - 1)
