@@ -30,8 +30,8 @@ from fedpace import Seeds, Stop, constant, sampler_for, train
 from fedpace.backends.remote.screening import BadReplyError, Border, Claims
 from fedpace.clients_file import read_clients, write_example
 from fedpace.data.idx import read_idx
+from fedpace.devices.device import read_samples
 from fedpace.devices.devices_pb2 import Asked, Said
-from fedpace.devices.join import read_samples
 from fedpace.devices.shard import OwnShard, job_of
 from fedpace.devices.wire import MessageReader, ProtocolError, encode
 from fedpace.errors import InputError
@@ -41,12 +41,12 @@ from fedpace.studies.study import load_study
 from fedpace.training.checkpoint import Checkpoint
 
 STUDY = [
-    "data.sizes=power-law", "data.clients=6", "data.samples=120", "data.smallest=5", "data.features=4",
-    "training.k=2", "training.local_steps=1", "stop.rounds=3", "stop.loss=none",
+    "data.sizes=power-law", "data.clients=6", "data.samples=120", "data.smallest=5",
+    "data.features=4", "training.k=2", "training.local_steps=1", "stop.rounds=3", "stop.loss=none",
 ]  # fmt: skip
 WORDS = (
-    b"\0", b"\xff" * 8, b"NaN", b"Infinity", b"-1", b"1e999", b"9" * 400, b"[" * 2000, b"null", b'"',
-    b"{}", b"\n", b"\xc3\x28", b"../..", b"file.py:f", b"=1+1", b",", b"__class__",
+    b"\0", b"\xff" * 8, b"NaN", b"Infinity", b"-1", b"1e999", b"9" * 400, b"[" * 2000, b"null",
+    b'"', b"{}", b"\n", b"\xc3\x28", b"../..", b"file.py:f", b"=1+1", b",", b"__class__",
 )  # fmt: skip
 ODD: tuple[Any, ...] = (
     None, True, -1, 0, 2**63, 2**70, 1e308, -1e308, float("nan"), float("inf"), "", "x" * 999, "\0",
@@ -145,7 +145,10 @@ def targets(folder: Path) -> Iterator[tuple[str, Target]]:
     floats = np.arange(5, dtype=np.float32)
 
     said = [b"".join(encode(Said(task=3, update={"grad_norm": 1.0, "loss": 2.0}), floats))]
-    said += [Said(hello={"name": "a"}).SerializeToString(), *encode(Said(task=1, ready={"samples": 9}))]
+    said += [
+        Said(hello={"name": "a"}).SerializeToString(),
+        *encode(Said(task=1, ready={"samples": 9})),
+    ]
     asked = [b"".join(encode(Asked(task=3, train={"round": 1, "learning_rate": 0.1}), floats))]
     for name, kind, seeds in (("said", Said, said), ("asked", Asked, asked)):
 
@@ -168,9 +171,15 @@ def targets(folder: Path) -> Iterator[tuple[str, Target]]:
 
     write_example(folder / "clients.csv", 8, np.random.default_rng(0))
     csv = [(folder / "clients.csv").read_bytes()]
-    yield "clients.csv", Target(lambda r: damaged(r, csv), written("c.csv", read_clients), (InputError,))
+    yield (
+        "clients.csv",
+        Target(lambda r: damaged(r, csv), written("c.csv", read_clients), (InputError,)),
+    )
     counts = [b"name,samples\na,3\nb,4\n"]
-    yield "samples file", Target(lambda r: damaged(r, counts), written("s.csv", read_samples), (InputError,))
+    yield (
+        "samples file",
+        Target(lambda r: damaged(r, counts), written("s.csv", read_samples), (InputError,)),
+    )
     toml = [b'base = "simulation-1"\n[training]\nk = 3\n[stop]\nrounds = 5\n']
     load = lambda path: load_study(str(path))  # noqa: E731
     yield "study.toml", Target(lambda r: damaged(r, toml), written("t.toml", load), (InputError,))
@@ -202,7 +211,7 @@ def targets(folder: Path) -> Iterator[tuple[str, Target]]:
         sampler = sampler_for("pace", 2)
         journal = Checkpoint(path, {"run": 1})
         memory = journal.notes.get("screen")
-        journal.live = {"screen": lambda: (Border(memory).memory)}
+        journal.live = {"screen": lambda: Border(memory).memory}
         return train(
             simulator(study, 0), sampler, schedule=constant(0.1), seeds=Seeds(0),
             stop=Stop(rounds=rounds), callbacks=[journal],

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 import fedpace
 from fedpace.backends.local import LocalSteps, LocalTrainer
@@ -73,7 +72,7 @@ class OwnShard:
             return study, int(job["seed"]), int(job["clients"][self._name])
         except InputError:
             raise
-        except (LookupError, TypeError, ValueError, ValidationError) as error:
+        except (LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InputError(
                 f"job must be a study's, got {error!r:.200}; see fedpace lab"
             ) from None

@@ -527,7 +527,7 @@ def _values_of(name_or_path: str) -> dict[str, Any]:
     """Return the fields of a setup, including those of its base."""
     try:
         values = tomllib.loads(_text_of(name_or_path))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         problem = f"is not TOML: {error}"
         raise InputError(f"{name_or_path}: {problem}; see the setups in fedpace") from None
     values |= _own_sections(values)

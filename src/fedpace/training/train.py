@@ -12,7 +12,7 @@ from fedpace.training.asynchronous import AsynchronousTraining
 from fedpace.training.backend import BaseBackend
 from fedpace.training.sampler import BaseSampler
 from fedpace.training.synchronous import SynchronousTraining
-from fedpace.training.training import Outcome, Training
+from fedpace.training.training import Outcome, Training, checkpoint_errors
 
 
 def train(
@@ -28,11 +28,14 @@ def train(
         got = f"'{mode}'; {nearest(str(mode), MODES)}"
         raise InputError(f"mode must be synchronous or asynchronous, got {got}")
     kind = SynchronousTraining if mode == SYNCHRONOUS else AsynchronousTraining
-    training: Training = kind(backend, sampler, **settings).handed_over()
+    training: Training = kind(backend, sampler, **settings)
+    unproven = training.resumed
+    training = training.handed_over()
     try:
         while not training.ended:
-            with np.errstate(over="ignore", invalid="ignore"):
+            with np.errstate(over="ignore", invalid="ignore"), checkpoint_errors(unproven):
                 training.advance()
+                unproven = False
             training = training.handed_over()
         training.finish()
     finally:

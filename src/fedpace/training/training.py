@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +41,24 @@ class Outcome(NamedTuple):
         return self.state.parameters
 
 
+# What a state of wrong types, names or lengths raises.
+DAMAGE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+
+
+@contextmanager
+def checkpoint_errors(active: bool = True) -> Iterator[None]:
+    """Name the checkpoint as the reason of errors in the first step after it was read."""
+    try:
+        yield
+    except DAMAGE as error:
+        if not active or isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"checkpoint must hold the state of this run, got {type(error).__name__}: "
+            f"{error!s:.200}; remove it to start again"
+        ) from error
+
+
 class Training:
     """One training; see `SynchronousTraining` and `AsynchronousTraining`.
 
@@ -66,6 +85,8 @@ class Training:
     ----------
     state, rows : State, list of Row
         Where it stands, and what happened so far.
+    resumed : bool
+        Whether it continues from a checkpoint.
     """
 
     def __init__(
@@ -93,13 +114,16 @@ class Training:
         self.state: State
         self._rng: np.random.Generator
         self.rows: list[Row] = []
+        self.resumed = False
         if continues is not None:
             before, state = continues
             self.rows, self._rng = before.rows, before._rng
             self.state = before.state._replace(sampler=state)
             self._end(self.rows[-1])
             return
-        if not self._resume():
+        with checkpoint_errors():
+            self.resumed = self._resume()
+        if not self.resumed:
             self._begin()
         self._notify_start()
 
