@@ -20,6 +20,7 @@ import traceback
 import warnings
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -157,7 +158,7 @@ def targets(folder: Path) -> Iterator[tuple[str, Target]]:
             reader.most_floats = 5
             return reader.take(data)
 
-        yield f"message {name}", Target(lambda r, s=seeds: damaged(r, s), take, (ProtocolError,))
+        yield f"message {name}", Target(partial(damaged, seeds=seeds), take, (ProtocolError,))
 
     job = json.loads(json.dumps(job_of(study, 0, ["a", "b"])))
     yield "job", Target(lambda r: altered(r, job), lambda it: _job(it), (InputError,))
@@ -248,12 +249,14 @@ def _job(job: Any) -> object:
     return OwnShard("a")._read(job if isinstance(job, dict) else {"study": job})
 
 
-def fuzz(target: Target, seconds: float, rng: Random) -> tuple[int, int, list[str]]:
+def fuzz(
+    target: Target, seconds: float, rng: Random, most: float = np.inf
+) -> tuple[int, int, list[str]]:
     """Return how many inputs were tried, how many refused, and the unexpected errors."""
     tried = refused = 0
     found: dict[str, str] = {}
     end = time.monotonic() + seconds
-    while time.monotonic() < end or not tried:
+    while tried < most and (time.monotonic() < end or not tried):
         given, tried = target.make(rng), tried + 1
         try:
             target.read(given)

@@ -50,7 +50,10 @@ def test_another_version_of_fedpace_is_refused(tmp_path: Path) -> None:
         OwnShard("a")(job | {"version": "0.0.1"})
 
 
-@pytest.mark.parametrize("change", [{"study": {}}, {"clients": {}}, {"seed": "x"}, {"study": None}])
+@pytest.mark.parametrize(
+    "change",
+    [{"study": {}}, {"clients": {}}, {"seed": "x"}, {"seed": float("inf")}, {"study": None}],
+)
 def test_a_job_that_is_none_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
     job = job_of(load_study(str(write_setup(tmp_path))), 0, NAMES)
     with pytest.raises(InputError, match="job must be a study's"):

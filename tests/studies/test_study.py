@@ -395,3 +395,9 @@ def test_the_optimal_parts_of_a_link_need_rounds() -> None:
     with pytest.raises(InputError, match=r"needs rounds; set training\.mode=synchronous"):
         load_study("simulation-1", overrides)
     assert load_study("simulation-1", overrides[:1]).devices.link == "shared:20:optimal"
+
+
+def test_a_file_that_is_nested_too_deeply_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text("x = " + "[" * 5000)
+    with pytest.raises(InputError, match=r"study\.toml: is not TOML"):
+        load_study(str(tmp_path / "study.toml"))

@@ -1,6 +1,7 @@
 """A run that is ended anywhere goes on from its last finished round."""
 
 import hashlib
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -321,3 +322,21 @@ def test_a_full_disk_leaves_the_last_checkpoint(small_disk: Path) -> None:
         write()
     assert path.read_bytes() == before
     assert [each.name for each in small_disk.iterdir() if each.is_file()] == ["checkpoint.npz"]
+
+
+def test_a_state_of_another_type_is_named_as_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.npz"
+    journal = Mortal(path, ABOUT)
+    journal.lives = 4
+    with pytest.raises(EndedError):
+        run("pace", journal, server="memory")
+    with np.load(io.BytesIO(path.read_bytes()[:-DIGEST])) as file:
+        arrays = dict(file)
+    for name, array in arrays.items():
+        if name.startswith("state-array") and array.dtype.kind == "f":
+            arrays[name] = array.astype(str)
+    np.savez(path, **arrays)
+    contents = path.read_bytes()
+    path.write_bytes(contents + hashlib.sha256(contents).digest())
+    with pytest.raises(InputError, match="checkpoint must hold the state of this run, got"):
+        run("pace", Checkpoint(path, ABOUT), server="memory")
