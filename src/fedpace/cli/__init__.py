@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import fedpace
-from fedpace.cli import about, data, lab, lab_run, run, solve
+from fedpace.cli import about, data, lab, lab_run, predict, run, solve
 from fedpace.cli.output import INTERRUPTED, REFUSED
 from fedpace.errors import InputError, MissingExtraError
 
@@ -41,6 +41,7 @@ for _command, _example in (
     (solve.plan_command, "plan clients.csv -k 10 --max-weight 1"),
     (run.run_command, "run simulation-1 --schemes uniform,optimal-mean --seeds 2 --out runs"),
     (run.report_command, "report runs"),
+    (predict.predict_command, "predict runs --rounds 20"),
     (run.live_command, "live runs"),
     (about.doctor_command, "doctor"),
     (about.schema_command, "schema study.schema.json"),

@@ -9,16 +9,20 @@ from typing import NamedTuple
 
 from fedpace.backends.privacy import describe_epsilon
 from fedpace.data.partition import PAPER_SIZES
+from fedpace.errors import InputError
 from fedpace.registry import is_biased
 from fedpace.report.curves import shows_accuracy
+from fedpace.report.forecast import NAMES, forecasts, seen_of
 from fedpace.report.setups import MEASURED, Setup, plain_name
-from fedpace.report.summary import PROPOSED, SchemeSummary, Summary
+from fedpace.report.summary import BASELINE, PROPOSED, SchemeSummary, Summary
 from fedpace.report.time_to_target import Interval, seeds_needed, sustains
 from fedpace.studies.store import StoredRun
 from fedpace.studies.study import Study, SyntheticSection, load_study, setups
 from fedpace.training.history import SUSTAINED, Row
 from fedpace.training.stopping import DIVERGED
 
+# Rounds that a report's prediction is made from.
+FORESEEN = 20
 CAPTION = "Mean over seeds, with its 95 % interval; times include pilots unless said otherwise."
 NO_ACCURACY = "There is no curve of test accuracy: it was not evaluated along the way."
 SUSTAINED_NOTE = (
@@ -42,6 +46,7 @@ def notes(summary: Summary) -> list[str]:
         "continued from."
     ]
     lines += [*sustained_note(summary), *missed(summary), *diverged(summary), limit_note(summary)]
+    lines += predicted_note(summary)
     lines += measured_notes(summary.setup)
     lines += privacy_notes(summary.setup)
     if any(is_biased(plain_name(scheme)) for scheme in summary.setup.schemes):
@@ -81,6 +86,21 @@ def limit_note(summary: Summary) -> str:
         note += f" Full participation's rounds as steps of one client each, with {slots} always "
         note += f"at work, would take {_seconds(in_turn.value)}."
     return note
+
+
+def predicted_note(summary: Summary) -> list[str]:
+    """Return what the first rounds of uniform sampling would have predicted, if it was run."""
+    runs, target = summary.setup.of(BASELINE), summary.setup.study.stop.loss
+    names = [scheme for scheme in summary.setup.schemes if scheme in NAMES]
+    if not runs or target is None or len(names) < 2:
+        return []
+    try:
+        found = forecasts(seen_of(runs[0], FORESEEN), target, names)
+    except InputError:  # too few rounds, or none
+        return []
+    each = (f"{x.scheme} {x.seconds:,.0f} s ({x.low:,.0f} to {x.high:,.0f})" for x in found)
+    first = f"Predicted from the first {FORESEEN} rounds of {BASELINE}, seed {runs[0].seed}"
+    return [f"{first}: {', '.join(each)}; see fedpace predict."]
 
 
 def missed(summary: Summary) -> list[str]:

@@ -268,3 +268,31 @@ class History:
             enough = accuracy is not None and row.accuracy >= accuracy
             if enough or (loss is not None and value <= loss):
                 yield row
+
+
+def read_csv(path: str | Path) -> list[Row]:
+    """Return the rows of a file of `History.write_csv`; missing columns have their defaults."""
+    rows = []
+    try:
+        with Path(path).open(encoding="utf-8", newline="") as file:
+            for record in csv.DictReader(file):
+                values: dict[str, Any] = {"phase": "train", "accuracy": math.nan}
+                values |= {"expected_round_seconds": math.nan, "loss": math.nan}
+                for name in Row._fields:
+                    text = record.get(name)
+                    if text is not None:
+                        values[name] = _parsed(text, _TYPES[name])
+                rows.append(Row(**values))
+    except (OSError, UnicodeDecodeError, ValueError, TypeError, csv.Error) as error:
+        remedy = "give a file of history.write_csv"
+        raise InputError(f"{path}: cannot be read as a history: {error}; {remedy}") from None
+    return rows
+
+
+def _parsed(text: str, kind: Any) -> Any:
+    if kind in (FloatArray, IntArray):
+        numbers = [float(each) for each in text.split()]
+        return np.array(numbers, dtype=np.float64 if kind == FloatArray else np.int64)
+    if kind is str:
+        return text
+    return kind(float(text)) if text else kind(0) if kind is int else math.nan
