@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import fedpace
-from fedpace.cli import about, data, lab, lab_run, predict, run, solve
+from fedpace.cli import about, data, field, lab, lab_run, predict, run, solve
 from fedpace.cli.output import INTERRUPTED, REFUSED
 from fedpace.errors import InputError, MissingExtraError
 
@@ -33,7 +33,12 @@ lab_app = _new_group(
     help="Run studies on devices, and measure: a lab on this machine, or devices anywhere.",
     epilog="Example:  fedpace lab up --times uniform:0.187:7.159 --time-scale 0.1",
 )
+field_app = _new_group(
+    help="Tune all schemes alike, and compare them cell by cell.",
+    epilog="Example:  fedpace field compare field --schemes pace,uniform,weighted --out tuned",
+)
 app.add_typer(data_app, name="data")
+app.add_typer(field_app, name="field")
 app.add_typer(lab_app, name="lab")
 for _command, _example in (
     (solve.example_command, "example clients.csv --clients 1000"),
@@ -45,6 +50,11 @@ for _command, _example in (
     (run.live_command, "live runs"),
     (about.doctor_command, "doctor"),
     (about.schema_command, "schema study.schema.json"),
+    (
+        field.compare_command,
+        "field compare simulation-1 --schemes pace,uniform --trials 6 --seeds 3 --out tuned",
+    ),
+    (field.export_command, "field export tuned"),
     (data.fetch_command, "data fetch mnist"),
     (data.where_command, "data where"),
     (data.show_command, "data show simulation-1 --out holdings.png"),
@@ -55,7 +65,7 @@ for _command, _example in (
     (lab.certs_command, "lab certs --out certs --devices 40 --server 192.168.1.10"),
     (lab.join_command, "lab join 192.168.1.10:7100 --name device-07 --certs certs"),
 ):
-    _group = {"data": data_app, "lab": lab_app}.get(_example.split()[0], app)
+    _group = {"data": data_app, "field": field_app, "lab": lab_app}.get(_example.split()[0], app)
     _name = _example.split()[0 if _group is app else 1]
     _group.command(_name, epilog=f"Example:  fedpace {_example}")(_command)
 

@@ -518,6 +518,18 @@ def _check_values(study: Study, called: str) -> None:
         raise InputError(f"{called}: {problem}; {remedy}")
 
 
+def changed(study: Study, overrides: Iterable[str]) -> Study:
+    """Return a study with other values, `section.field=value` as for --set.
+
+    >>> changed(load_study("simulation-1"), ["training.k=5"]).training.k
+    5
+    """
+    values = study.model_dump()
+    for override in overrides:
+        _apply(values, override)
+    return validated(values, study.name)
+
+
 def setups() -> list[str]:
     """Return the names of the setups that come with fedpace."""
     return sorted(Path(each.name).stem for each in SETUPS.iterdir() if each.name.endswith("toml"))
