@@ -32,6 +32,7 @@ from fedpace.times.round_times import Presence
 from fedpace.training.backend import Evaluation, Reply, Task, join_replies
 from fedpace.training.share_limit import LARGEST_SHARE
 from fedpace.training.stopping import inverse
+from fedpace.training.updates import length_of
 
 N, K, ROUNDS, WARM_UP = 40, 10, 100, 3
 SETTINGS = ("data.sizes=power-law", "data.clients=40", "data.samples=8000", "data.smallest=50")
@@ -147,11 +148,11 @@ class Remote(Simulator):
         clients, updates = reply.clients.tolist(), reply.updates
         norms, seconds = reply.grad_norms.copy(), reply.seconds.copy()
         said = zip(clients, updates, norms.tolist(), seconds.tolist(), strict=True)
-        border.meet(Claims(i, u, g, None, s) for i, u, g, s in said)
+        border.meet(Claims(i, length_of(u), g, None, s) for i, u, g, s in said)
         for i, client in enumerate(clients):
             try:
-                border.update(client, updates[i], length=updates.shape[1])
-                length = float(np.linalg.norm(updates[i]))
+                length = length_of(updates[i])
+                border.update(client, length)
                 norms[i] = border.grad_norm(client, float(norms[i]), length)
                 seconds[i] = border.took(client, float(seconds[i]))
                 fine.append(i)

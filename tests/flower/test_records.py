@@ -139,3 +139,30 @@ def test_a_record_without_a_metric_is_passed_over() -> None:
     records = [MetricRecord({"accuracy": 0.5, "loss": np.nan}), MetricRecord({"eval_loss": 2.0})]
     assert metric_named(records, "loss") == 2.0
     assert metric_named(records, "acc") == 0.5
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.array(7),
+        np.array([True, False]),
+        np.empty((0, 4)),
+        np.arange(8.0)[::2],
+    ],
+)
+def test_arrays_are_packed_as_flower_does(values: np.ndarray) -> None:
+    layout = Layout(("x",), (values.shape,), (values.dtype,))
+    record = layout.record(values.ravel().astype(np.float64))
+    np.testing.assert_array_equal(record["x"].numpy(), values)
+    theirs = ArrayRecord({"x": Array(values)})
+    (part,) = layout.opened(theirs)
+    np.testing.assert_array_equal(part, values.ravel())
+    assert part.dtype == values.dtype
+
+
+def test_arrays_are_opened_without_a_copy() -> None:
+    data = Array(np.arange(9, dtype=np.float32))
+    (part,) = Layout(("x",), ((9,),), (np.dtype(np.float32),)).opened(ArrayRecord({"x": data}))
+    assert np.shares_memory(part, np.frombuffer(data.data, np.uint8))

@@ -23,6 +23,7 @@ from fedpace.backends.remote.screening import (
 )
 from fedpace.devices.connections import Response
 from fedpace.training.backend import Evaluation
+from fedpace.training.updates import length_of
 
 # Held-out samples count for at most this times the usual number and share.
 MOST_HELD_OUT = 10.0
@@ -79,27 +80,31 @@ class ReplyScreen:
     def updates(self, responses: Sequence[Response]) -> list[Accepted]:
         """Return the updates that count."""
         came = [response for response in responses if not response.problem]
-        self._border.meet(map(self._claims, came))
-        return [each for each in map(self._update, came) if each is not None]
+        claims = [*map(self._claims, came)]
+        self._border.meet(claims)
+        found = map(self._update, came, (said.length for said in claims))
+        return [each for each in found if each is not None]
 
     def _claims(self, response: Response) -> Claims:
         said, floats = response.answer.fields, response.answer.floats
         fits = floats.shape == (self._length,)
         return Claims(
             response.client,
-            floats if fits else None,
+            length_of(floats) if fits else None,
             said.grad_norm,
             _loss_in(response),
             response.seconds,
         )
 
-    def _update(self, response: Response) -> Accepted | None:
+    def _update(self, response: Response, length: float | None) -> Accepted | None:
         said, client = response.answer.fields, response.client
         reason = "update"
         try:
-            update = self._border.update(client, response.answer.floats, length=self._length)
+            if length is None:
+                sent = response.answer.floats.shape
+                raise BadReplyError(f"the update has shape {sent}, not ({self._length},)")
+            self._border.update(client, length)
             reason = "gradient norm"
-            length = float(np.linalg.norm(update))
             grad_norm = self._border.grad_norm(client, said.grad_norm, length)
             reason = "loss"
             loss = self._loss(response)
@@ -118,7 +123,7 @@ class ReplyScreen:
             self._refuse(client, "seconds bounded", f"{computing:g}")
         return Accepted(
             client,
-            update,
+            response.answer.floats,
             seconds,
             grad_norm,
             loss,

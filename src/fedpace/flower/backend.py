@@ -184,6 +184,7 @@ class GridBackend(BaseBackend):
         self._steps: int | None = None  # that the latest task asked for
         self._since = 0.0  # when the run's clock was last read
         self._handed_out: _HandedOut | None = None
+        self._recorded: tuple[FloatArray, ArrayRecord] | None = None
 
     @property
     def memory(self) -> dict[str, Any]:
@@ -242,7 +243,7 @@ class GridBackend(BaseBackend):
     def submit(self, task: Task) -> None:
         """Send the model to the clients of a task."""
         self._first.drop(task.clients.tolist())
-        config, arrays = self.start.train_config, self.layout.record(task.parameters)
+        config, arrays = self.start.train_config, self.record(task.parameters)
         drawn = self.begin(task, config)
         grid = cast(Grid, drawn)
         messages = list(self.strategy.configure_train(self.round, arrays, config, grid))
@@ -323,6 +324,12 @@ class GridBackend(BaseBackend):
         self._asked_of = {n: client for n, client in self._asked_of.items() if n in names}
         return late
 
+    def record(self, parameters: FloatArray) -> ArrayRecord:
+        """Return a model as arrays; they are made once."""
+        if self._recorded is None or self._recorded[0] is not parameters:
+            self._recorded = parameters, self.layout.record(parameters)
+        return self._recorded[1]
+
     def hand_out(self, messages: list[Message], arrays: ArrayRecord, config: ConfigRecord) -> None:
         """Note messages that another loop delivers."""
         given = self._given(arrays, config, messages)
@@ -349,12 +356,15 @@ class GridBackend(BaseBackend):
 
     def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:
         """Return loss and accuracy: the server's own, else the clients' if `due`, else None."""
-        if not np.isfinite(parameters).all():
+        if not math.isfinite(parameters.sum()) and not np.isfinite(parameters).all():
             return Evaluation(math.inf, math.nan)
+        asked = due and self.strategy.clients_evaluate
+        if not asked and self.start.evaluate_fn is None:
+            return None
         number = self.round if self._training is None else self._training.state.round
-        began, arrays = self.mailbox.clock.now(), self.layout.record(parameters)
+        began, arrays = self.mailbox.clock.now(), self.record(parameters)
         clients = None
-        if due and self.strategy.clients_evaluate:
+        if asked:
             clients = self._ask_clients(number, arrays)
         central = self.start.evaluate_fn and self.start.evaluate_fn(number, arrays)
         if clients is not None:
@@ -384,7 +394,7 @@ class GridBackend(BaseBackend):
     def _given(self, arrays: ArrayRecord, config: ConfigRecord, messages: list[Message]) -> Given:
         rate = config.get(self.strategy.keys.learning_rate)
         return Given(
-            self.layout.vector(arrays),  # as rounded to the model's own types
+            self.layout.opened(arrays),  # as rounded to the model's own types
             float(rate) if isinstance(rate, (int, float)) else None,
             size_of(messages[0]) if messages else 0,
             self._steps,
@@ -398,7 +408,7 @@ class GridBackend(BaseBackend):
         self._used += used
         self.note_metrics(self.strategy.average_train_metrics(self._used))
         self._log_capped()
-        return as_reply(accepted, length=self.layout.floats.size, refused=refused, waited=waited)
+        return as_reply(accepted, length=self.layout.size, refused=refused, waited=waited)
 
     def _log_capped(self) -> None:
         """Log sample counts that `most_samples` has reduced since the last call."""

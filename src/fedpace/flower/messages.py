@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
+from io import BytesIO
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, Message
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
@@ -154,7 +157,6 @@ def check_recipients(messages: Iterable[Message], drawn: Iterable[int]) -> None:
 class Layout(ArrayLayout):
     """The positions of a model's arrays in one vector, for Flower's records.
 
-    >>> import numpy as np
     >>> layout = Layout.of(ArrayRecord([np.array([1.5, 2.0], np.float32), np.array(7)]))
     >>> layout.vector(layout.record(np.array([0.5, 1.0, 7.6])))
     array([0.5, 1. , 8. ])
@@ -170,9 +172,13 @@ class Layout(ArrayLayout):
         """Return the arrays concatenated in float64; raise BadReplyError if they do not fit."""
         return self.vector_of(arrays, _open_array)
 
+    def opened(self, arrays: ArrayRecord) -> list[NDArray[Any]]:
+        """Return the arrays as vectors, without copies; raise BadReplyError if they do not fit."""
+        return self.parts_of(arrays, _open_array)
+
     def record(self, vector: FloatArray) -> ArrayRecord:
         """Return the arrays of a vector, each in its own shape and type."""
-        return ArrayRecord({name: Array(each) for name, each in self.arrays_of(vector).items()})
+        return ArrayRecord({name: _packed(each) for name, each in self.arrays_of(vector).items()})
 
 
 def _open_array(name: str, array: Array, size: int) -> NDArray[Any]:
@@ -180,9 +186,29 @@ def _open_array(name: str, array: Array, size: int) -> NDArray[Any]:
     if not 0 <= len(array.data) - size <= 16 * size + LONGEST_HEADER:
         raise BadReplyError(f"array {name!r:.80} has {len(array.data)} bytes, too many or too few")
     try:
-        return array.numpy()
+        return _unpacked(array)
     except Exception as error:  # NumPy raises many kinds for invalid bytes
         raise BadReplyError(f"array {name!r:.80} cannot be read: {error!s:.80}") from None
+
+
+def _packed(values: NDArray[Any]) -> Array:
+    """Return an array as Flower packs it, with one copy."""
+    header = BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(values))
+    data = b"".join((header.getvalue(), np.ascontiguousarray(values).reshape(-1).data))
+    return Array(str(values.dtype), values.shape, "numpy.ndarray", data)
+
+
+def _unpacked(array: Array) -> NDArray[Any]:
+    """Return the numbers of an array: a view of its bytes where these are laid out as usual."""
+    start = BytesIO(array.data[:LONGEST_HEADER])
+    if array.stype != "numpy.ndarray" or np.lib.format.read_magic(start) != (1, 0):
+        return array.numpy()
+    shape, fortran, kind = np.lib.format.read_array_header_1_0(start)
+    if fortran or kind.hasobject:
+        return array.numpy()
+    count = math.prod(shape)
+    return np.frombuffer(array.data, kind, count, start.tell()).reshape(shape)
 
 
 def arrays_of(message: Message) -> ArrayRecord:
@@ -191,6 +217,12 @@ def arrays_of(message: Message) -> ArrayRecord:
     if len(records) != 1:
         raise BadReplyError(f"the reply holds {len(records)} ArrayRecords, not one")
     return records[0]
+
+
+def drop_arrays(message: Message) -> None:
+    """Release the arrays of a message that was read."""
+    for name in [*message.content.array_records]:
+        del message.content[name]
 
 
 def metrics_of(message: Message) -> dict[str, Any]:

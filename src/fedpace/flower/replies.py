@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Message, MetricRecord
+from numpy.typing import NDArray
 
-from fedpace.backends.remote.replies import Accepted
+from fedpace.backends.remote.replies import Accepted, Update
 from fedpace.backends.remote.screening import (
     FEWEST_OTHERS,
     WIDEST_LOSS,
@@ -24,7 +25,14 @@ from fedpace.backends.remote.screening import (
 )
 from fedpace.checks import FloatArray
 from fedpace.flower.client import COMPUTING, GRAD_NORM, LOSS, SAMPLES, STEPS
-from fedpace.flower.messages import Arrival, Layout, arrays_of, metrics_of, size_of
+from fedpace.flower.messages import (
+    Arrival,
+    Layout,
+    arrays_of,
+    drop_arrays,
+    metrics_of,
+    size_of,
+)
 from fedpace.flower.nodes import NodeMap
 
 log = logging.getLogger("flwr")
@@ -49,7 +57,7 @@ class Given(NamedTuple):
     `local_steps` are those it was asked for, if any.
     """
 
-    sent: FloatArray
+    sent: Sequence[NDArray[Any]]
     learning_rate: float | None
     bytes_down: int
     local_steps: int | None = None
@@ -61,7 +69,8 @@ class _Opened(NamedTuple):
     arrival: Arrival
     given: Given
     metrics: dict[str, Any]
-    update: FloatArray
+    bytes_up: int
+    update: Update
     said: Claims
 
 
@@ -89,9 +98,11 @@ class ReplyReader:
         used: list[Message] = []
         refused: list[int] = []
         opened: list[_Opened] = []
-        for arrival, given in arrivals:
+        every = sorted(arrivals, key=lambda each: self.nodes.client(each[0].node))
+        rows = np.empty((len(every), self.layout.size), self.layout.precision)
+        for (arrival, given), row in zip(every, rows, strict=True):
             with self._skip_invalid(arrival, refused):
-                opened.append(self._open(arrival, given))
+                opened.append(self._open(arrival, given, row))
         self.border.meet(each.said for each in opened)
         for each in opened:
             with self._skip_invalid(each.arrival, refused):
@@ -115,7 +126,7 @@ class ReplyReader:
             # Quoted, so that a client cannot forge lines of the log.
             log.warning("fedpace: client %d (%s) is left out: %r", client, name, why)
 
-    def _open(self, arrival: Arrival, given: Given) -> _Opened:
+    def _open(self, arrival: Arrival, given: Given, row: NDArray[Any]) -> _Opened:
         message, layout = arrival.message, self.layout
         if message.has_error():
             reason = message.error.reason
@@ -123,32 +134,32 @@ class ReplyReader:
                 raise BadReplyError(NO_SECURE)
             raise BadReplyError(f"error {message.error.code}: {last_line(reason)}")
         metrics = metrics_of(message)
-        update = layout.vector(arrays_of(message)) - given.sent
+        update = layout.subtract(layout.opened(arrays_of(message)), given.sent, row)
+        bytes_up = size_of(message)
+        drop_arrays(message)
         said = Claims(
             self.nodes.client(arrival.node),
-            update[layout.floats],  # counters are not judged: they grow alike for all clients
+            update.length,
             metrics.get(GRAD_NORM),
             metrics.get(LOSS),
             arrival.seconds,
         )
-        return _Opened(arrival, given, metrics, update, said)
+        return _Opened(arrival, given, metrics, bytes_up, update, said)
 
     def _accept(self, opened: _Opened) -> Accepted:
-        arrival, given, metrics, update, said = opened
-        client, layout = said.client, self.layout
+        arrival, given, metrics, bytes_up, update, said = opened
+        client = said.client
         samples = self._samples(metrics.get(self.samples_key))
         loss = self.border.loss(client, metrics[LOSS]) if LOSS in metrics else math.nan
         computing = self.border.seconds(metrics[COMPUTING]) if COMPUTING in metrics else math.nan
-        self.border.update(client, update[layout.floats], length=int(layout.floats.sum()))
-        if not np.isfinite(update).all():
-            raise BadReplyError("the update is not finite")
-        norm = self._grad_norm(client, metrics, update[layout.trained], given.learning_rate)
-        sizes = (given.bytes_down, size_of(arrival.message))
+        self.border.update(client, update.length)
+        norm = self._grad_norm(client, metrics, update.trained, given.learning_rate)
         seconds = self.border.took(client, arrival.seconds)
         if samples is not None:
             self.nodes.roster.learn(client, samples)
         steps = self._confirmed(given.local_steps, metrics.get(STEPS))
-        return Accepted(client, update, seconds, norm, loss, computing, *sizes, steps)
+        sizes = (given.bytes_down, bytes_up)
+        return Accepted(client, update.values, seconds, norm, loss, computing, *sizes, steps)
 
     def _confirmed(self, asked: int | None, said: object) -> int:
         """Return the local steps if the client took as many as it was asked for, else 0."""
@@ -180,14 +191,13 @@ class ReplyReader:
         return self.border.count(int(value) if integral else value)  # type: ignore[call-overload]
 
     def _grad_norm(
-        self, client: int, metrics: dict[str, object], update: FloatArray, rate: float | None
+        self, client: int, metrics: dict[str, object], length: float, rate: float | None
     ) -> float:
         """Return G_i as reported; else ‖w_i − w‖ / (E η), else ‖w_i − w‖, which is only relative.
 
         Norms of different kinds are not mixed: once a client has reported one, updates with
         unknown steps or rate yield NaN.
         """
-        length = float(np.linalg.norm(update))
         if GRAD_NORM in metrics:
             norm = self.border.grad_norm(client, metrics[GRAD_NORM], length)
             self._reported = True

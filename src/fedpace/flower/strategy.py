@@ -178,7 +178,7 @@ class AdaptiveSampling(Settings):
             raise InputError("configure_train must come before aggregate_train, got none; call it")
         run, backend = self._driven
         run.complete(backend.take_in(replies))
-        return backend.layout.record(run.state.parameters), backend.metrics
+        return backend.record(run.state.parameters), backend.metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -323,5 +323,5 @@ def _row_logger(stop: Stop) -> Callable[[Row], None] | None:
 
 def _finish(backend: GridBackend, run: Training) -> Result:
     """Put the model as it is now into the result."""
-    backend.result.arrays = backend.layout.record(run.state.parameters)
+    backend.result.arrays = backend.record(run.state.parameters)
     return backend.result

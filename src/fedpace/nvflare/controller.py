@@ -18,7 +18,7 @@ from nvflare.app_common.abstract.fl_model import FLModel, MetaKey, ParamsType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.model_controller import ModelController
 
-from fedpace.backends.remote.replies import Accepted, ArrayLayout, as_reply
+from fedpace.backends.remote.replies import Accepted, ArrayLayout, Update, as_reply
 from fedpace.backends.remote.roster import Roster, wait_until
 from fedpace.backends.remote.screening import BadReplyError, Border, Claims
 from fedpace.checks import FloatArray, positive_count
@@ -135,7 +135,7 @@ class AdaptiveSampling(ModelController):  # type: ignore[misc]  # NVFlare has no
 class _Sent(NamedTuple):
     """A site's task: the model that was sent, and when."""
 
-    vector: FloatArray
+    parts: list[NDArray[Any]]
     when: float
 
 
@@ -201,7 +201,7 @@ class SitesBackend(BaseBackend):
     def submit(self, task: Task) -> None:
         """Send the model to the sites of a task, each as an NVFlare task of its own."""
         controller, arrays = self.controller, self.layout.arrays_of(task.parameters)
-        sent = _Sent(self.layout.vector_of(arrays, _open_array), time.monotonic())
+        sent = _Sent(self.layout.parts_of(arrays, _open_array), time.monotonic())
         if not self._open and not self._arrived:
             self._since = sent.when
         model = FLModel(
@@ -261,17 +261,19 @@ class SitesBackend(BaseBackend):
         """Screen the answers; all are opened before any is judged."""
         accepted: list[Accepted] = []
         refused, opened = [], []
-        for answer in answers:
+        answers.sort(key=lambda each: each.client)
+        rows = np.empty((len(answers), self.layout.size), self.layout.precision)
+        for answer, row in zip(answers, rows, strict=True):
             try:
-                opened.append((answer, *self._opened(answer)))
+                opened.append((answer, *self._opened(answer, row)))
             except Exception as error:  # no site can end a run
                 self._leave_out(answer, error)
                 if answer.result is not None and _code(answer.result) == ReturnCode.OK:
                     refused.append(answer.client)
-        self.border.meet(said for _, said, _ in opened)
-        for answer, said, model in opened:
+        self.border.meet(said for _, said, _, _ in opened)
+        for answer, said, update, model in opened:
             try:
-                accepted.append(self._accept(answer, said, model))
+                accepted.append(self._accept(answer, said, update, model))
             except Exception as error:
                 self._leave_out(answer, error)
                 refused.append(answer.client)
@@ -280,37 +282,35 @@ class SitesBackend(BaseBackend):
         length = self._start.size
         return as_reply(accepted, length=length, refused=refused, waited=waited, missing=missing)
 
-    def _opened(self, answer: _Answer) -> tuple[Claims, FLModel]:
+    def _opened(
+        self, answer: _Answer, row: NDArray[np.floating[Any]]
+    ) -> tuple[Claims, Update, FLModel]:
         if answer.result is None:
             raise BadReplyError("no answer in time")
         if (code := _code(answer.result)) != ReturnCode.OK:
             raise BadReplyError(f"its executor failed: {code}; see the site's log")
         model = FLModelUtils.from_shareable(answer.result)
-        vector = self.layout.vector_of(model.params or {}, _open_array)
-        update = vector if model.params_type == ParamsType.DIFF else vector - answer.sent.vector
+        parts = self.layout.parts_of(model.params or {}, _open_array)
+        whole = model.params_type != ParamsType.DIFF
+        update = self.layout.subtract(parts, answer.sent.parts if whole else None, row)
         norm, loss = model.meta.get(GRAD_NORM), (model.metrics or {}).get(LOSS)
-        return Claims(answer.client, update, norm, loss, answer.seconds), model
+        return Claims(answer.client, update.length, norm, loss, answer.seconds), update, model
 
-    def _accept(self, answer: _Answer, said: Claims, model: FLModel) -> Accepted:
-        client, border, update = answer.client, self.border, said.update
-        assert update is not None
+    def _accept(self, answer: _Answer, said: Claims, update: Update, model: FLModel) -> Accepted:
+        client, border = answer.client, self.border
         steps = model.meta.get(MetaKey.NUM_STEPS_CURRENT_ROUND)
         count = None if steps is None else border.count(steps)
         loss = math.nan if said.loss is None else border.loss(client, said.loss)
-        floats = self.layout.floats
-        border.update(client, update[floats], length=int(floats.sum()))
-        if not np.isfinite(update).all():
-            raise BadReplyError("the update is not finite")
-        length = float(np.linalg.norm(update[self.layout.trained]))
+        border.update(client, update.length)
         norm = (
-            border.grad_norm(client, length)  # stands in for it
+            border.grad_norm(client, update.trained)  # stands in for it
             if said.grad_norm is None
-            else border.grad_norm(client, said.grad_norm, length)
+            else border.grad_norm(client, said.grad_norm, update.trained)
         )
         if count is not None:
             self.roster.learn(client, count)
         seconds = border.took(client, answer.seconds)
-        return Accepted(client, update, seconds, norm, loss, math.nan, 0, 0)
+        return Accepted(client, update.values, seconds, norm, loss, math.nan, 0, 0)
 
     def _leave_out(self, answer: _Answer, error: Exception) -> None:
         self.border.forget(answer.client)

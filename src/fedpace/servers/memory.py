@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
 from fedpace.training.server import BaseServer
-from fedpace.training.updates import RoundUpdates, blocks, latest_of_each
+from fedpace.training.updates import RoundUpdates, add_weighted, blocks, latest_of_each
 
 log = logging.getLogger("fedpace")
 
@@ -106,6 +106,8 @@ class Memory(BaseServer):
     def residual_norms(self, state: Remembered, updates: RoundUpdates) -> FloatArray:
         """Return ‖Δ_i/η − β h_i‖ of the clients that answered."""
         beta, slots = self._beta(state), _slots_of(state, updates.draw.clients)
+        if not beta or (slots < 0).all():
+            return super().residual_norms(state, updates)
         squares = np.zeros(slots.size)
         for piece in blocks(2 * slots.size, updates.parameters.size):
             rest = updates.directions(piece) - beta * _recall(state, slots, piece)
@@ -115,10 +117,12 @@ class Memory(BaseServer):
     def step(self, state: Remembered, updates: RoundUpdates) -> tuple[FloatArray, Remembered]:
         """Return the model after the step, and the memory with the new updates."""
         draw, parameters = updates.draw, updates.parameters
-        room = self._room(updates)
-        beta, slots = self._beta(state) if room else 0.0, _slots_of(state, draw.clients)
+        beta, slots = self._beta(state), _slots_of(state, draw.clients)
         rate = updates.learning_rate if updates.step_rate is None else updates.step_rate
         rate *= updates.mean_steps
+        if not (room := self._room(updates)):
+            weights = draw.weights * (rate / updates.scales)
+            return add_weighted(parameters, weights, updates.reply.updates), state
         rest, factors = self._factors(beta, state, updates)
         agreed, squares, lengths = np.zeros((3, slots.size))
         after = np.empty_like(parameters)
@@ -129,17 +133,15 @@ class Memory(BaseServer):
                 totals = state["totals"][:, piece]
                 step = rest * step + factors[: len(totals)] @ totals
             after[piece] = parameters[piece] + rate * step
-            if room:
-                agreed += np.vecdot(latest, before)
-                squares += np.vecdot(before, before)
-                lengths += np.vecdot(latest, latest)
-        if room:
-            fine = np.isfinite(lengths)
-            importance = (draw.weights * updates.weights[draw.clients])[fine]
-            kept = KEPT if updates.started is None else KEPT ** (fine.sum() / A_ROUND)
-            state["agreed"] = kept * state["agreed"] + float(importance @ agreed[fine])
-            state["squares"] = kept * state["squares"] + float(importance @ squares[fine])
-            _remember(state, updates, np.flatnonzero(fine), room)
+            agreed += np.vecdot(latest, before)
+            squares += np.vecdot(before, before)
+            lengths += np.vecdot(latest, latest)
+        fine = np.isfinite(lengths)
+        importance = (draw.weights * updates.weights[draw.clients])[fine]
+        kept = KEPT if updates.started is None else KEPT ** (fine.sum() / A_ROUND)
+        state["agreed"] = kept * state["agreed"] + float(importance @ agreed[fine])
+        state["squares"] = kept * state["squares"] + float(importance @ squares[fine])
+        _remember(state, updates, np.flatnonzero(fine), room)
         return after, state
 
     def _room(self, updates: RoundUpdates) -> int:

@@ -13,7 +13,7 @@ from fedpace.errors import InputError
 from fedpace.sampling.design import Draw
 from fedpace.training.backend import Reply
 from fedpace.training.checkpoint import State
-from fedpace.training.updates import RoundUpdates, Started, add_weighted, blocks
+from fedpace.training.updates import RoundUpdates, Started, add_weighted, blocks, length_of
 
 # Floor on the estimated response rate; limits the correction for missing replies to 5×.
 LEAST_CHANCE = 0.2
@@ -64,6 +64,9 @@ class BaseServer:
 
         By default those of the updates.
         """
+        rows = updates.reply.updates
+        if rows.dtype == np.float32:
+            return np.array([length_of(row) for row in rows]) / updates.scales
         squares = np.zeros(updates.draw.clients.size)
         for piece in blocks(squares.size, updates.parameters.size):
             part = updates.directions(piece)

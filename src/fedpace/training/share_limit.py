@@ -22,6 +22,8 @@ LATEST = 0.1
 # Rounds that shares are at least computed over, and the least probability to keep a client, which
 # limits its weight to ten times as much.
 FEWEST_ROUNDS, LEAST_KEPT = 20, 0.1
+# Parameters, evenly spread, by which updates of large models are compared.
+COMPARED = 2**20
 # Draws without a client left before one client is kept.
 MOST_DRAWS = 20
 
@@ -107,12 +109,13 @@ def asked_share(asked: IntArray, rounds: int, n: int) -> FloatArray:
 def agreement(weights: FloatArray, reply: Reply) -> FloatArray:
     """Return the cosine between each update and the weighted sum of the others in its round.
 
-    NaN without any other update, or where a norm is 0.
+    Of large models every n-th parameter is compared. NaN without any other update, or where a norm
+    is 0.
     """
     if weights.size < 2:
         return np.full(weights.size, np.nan)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        products = inner_products(reply.updates)
+        products = inner_products(reply.updates[:, :: reply.updates.shape[1] // COMPARED or 1])
         rest = weights * (1 - np.eye(weights.size))  # of the others, one row each
         along = np.vecdot(rest, products)
         lengths = np.sqrt(np.diag(products) * np.vecdot(rest @ products, rest))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,6 +17,8 @@ Floating = TypeVar("Floating", bound=np.floating[Any])
 
 # Numbers in a block: what is computed of it in float64 stays in the processor's cache, 1 MB.
 BLOCK = 2**17
+# Numbers whose squares are added up in single precision.
+SHORT = 1024
 
 
 class Started(NamedTuple):
@@ -145,6 +148,29 @@ def add_weighted(
         found = weights @ rows[:, piece]
         total[piece] = found if base is None else base[piece] + found
     return total
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def length_of(values: NDArray[np.floating[Any]]) -> float:
+    """Return the length of an update, without a copy in float64.
+
+    >>> length_of(np.array([3.0, 4.0], np.float32))
+    5.0
+    """
+    return math.sqrt(sum(square_of(values[piece]) for piece in blocks(1, values.size)))
+
+
+def square_of(values: NDArray[np.floating[Any]]) -> float:
+    """Return Σ values²; short sums of single precision are added up in double."""
+    if values.dtype == np.float32:
+        whole = values[: values.size // SHORT * SHORT].reshape(-1, SHORT)
+        rest = values[whole.size :]
+        square = float(np.vecdot(whole, whole).sum(dtype=np.float64)) + float(rest @ rest)
+    else:
+        square = float(values @ values)
+    if square == math.inf:  # perhaps only beyond single precision
+        square = float(np.square(values, dtype=np.float64).sum())
+    return square
 
 
 def inner_products(rows: NDArray[np.floating[Any]]) -> FloatArray:

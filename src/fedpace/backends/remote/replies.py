@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,21 @@ from fedpace.backends.remote.screening import BadReplyError
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
 from fedpace.training.backend import NO_VALUES, Reply
+from fedpace.training.updates import blocks, square_of
+
+# Bytes of a number in single precision.
+SINGLE = 4
+
+
+class Update(NamedTuple):
+    """An update in the precision it came in, and its lengths over floats and over parameters.
+
+    Lengths are not finite if the update is not.
+    """
+
+    values: NDArray[np.floating[Any]]
+    length: float
+    trained: float
 
 
 class Accepted(NamedTuple):
@@ -24,7 +40,7 @@ class Accepted(NamedTuple):
     """
 
     client: int
-    update: FloatArray
+    update: NDArray[np.floating[Any]]
     seconds: float
     grad_norm: float
     loss: float
@@ -57,7 +73,7 @@ def as_reply(
     steps = np.array([each.local_steps for each in ordered], dtype=np.int64)
     return Reply(
         np.array([each.client for each in ordered], dtype=np.int64),
-        np.array([each.update for each in ordered]).reshape(len(ordered), length),
+        _stacked([each.update for each in ordered], length),
         np.array([each.seconds for each in ordered], dtype=np.float64),
         np.array([each.grad_norm for each in ordered], dtype=np.float64),
         losses=losses if np.isfinite(losses).all() else NO_VALUES,
@@ -70,6 +86,20 @@ def as_reply(
         missing=np.array(sorted(missing), dtype=np.int64),
         held=np.array(sorted(held), dtype=np.int64),
     )
+
+
+def _stacked(rows: Sequence[NDArray[np.floating[Any]]], length: int) -> FloatArray:
+    """Return the rows as one matrix; without a copy if they are all the rows of one, in order."""
+    matrix = rows[0].base if rows else None
+    shape = (len(rows), length)
+    if isinstance(matrix, np.ndarray) and matrix.shape == shape and _are_rows(rows, matrix):
+        return matrix
+    return np.array(rows).reshape(shape)
+
+
+def _are_rows(rows: Sequence[NDArray[Any]], matrix: NDArray[Any]) -> bool:
+    pairs = zip(rows, matrix, strict=True)
+    return all(row.base is matrix and row.ctypes.data == own.ctypes.data for row, own in pairs)
 
 
 # PyTorch's names for the buffers of its layers.
@@ -118,30 +148,69 @@ class ArrayLayout:
         return np.repeat([kind.kind == "f" for kind in self.types], self.sizes)
 
     @cached_property
-    def trained(self) -> NDArray[np.bool_]:
-        """Which entries gradients change: floats except running means and variances."""
-        typed = zip(self.names, self.types, strict=True)
-        parameters = [kind.kind == "f" and not name.endswith(BUFFERS) for name, kind in typed]
-        return np.repeat(parameters, self.sizes)
+    def size(self) -> int:
+        """The number of entries of all arrays."""
+        return sum(self.sizes)
 
-    def vector_of(
+    @cached_property
+    def precision(self) -> np.dtype[Any]:
+        """The type of updates: single precision, unless an array of floats has more."""
+        wide = any(kind.kind == "f" and kind.itemsize > SINGLE for kind in self.types)
+        return np.dtype(np.float64 if wide else np.float32)
+
+    @cached_property
+    def are_trained(self) -> tuple[bool, ...]:
+        """Which arrays gradients change: floats except running means and variances."""
+        typed = zip(self.names, self.types, strict=True)
+        return tuple(kind.kind == "f" and not name.endswith(BUFFERS) for name, kind in typed)
+
+    @cached_property
+    def trained(self) -> NDArray[np.bool_]:
+        """Which entries gradients change."""
+        return np.repeat(self.are_trained, self.sizes)
+
+    def parts_of(
         self, arrays: Mapping[str, Any], opened: Callable[[str, Any, int], NDArray[Any]]
-    ) -> FloatArray:
-        """Return the arrays as one float64 vector; BadReplyError if they do not fit.
+    ) -> list[NDArray[Any]]:
+        """Return the arrays as vectors, in order; BadReplyError if they do not fit.
 
         `opened` decodes the array of a name, given its expected number of entries.
         """
         if set(arrays) != set(self.names):
             raise BadReplyError(f"the arrays are named {sorted(arrays)!r:.80}, not as those sent")
         parts = zip(self.names, self.shapes, self.types, self.sizes, strict=True)
-        return np.concatenate(
-            [_part(name, opened(name, arrays[name], n), at, kind) for name, at, kind, n in parts]
-        )
+        return [_part(name, opened(name, arrays[name], n), at, kind) for name, at, kind, n in parts]
+
+    def vector_of(
+        self, arrays: Mapping[str, Any], opened: Callable[[str, Any, int], NDArray[Any]]
+    ) -> FloatArray:
+        """Return the arrays as one float64 vector; BadReplyError if they do not fit."""
+        return np.concatenate(self.parts_of(arrays, opened), dtype=np.float64)
+
+    @np.errstate(over="ignore", invalid="ignore")  # a model that diverges
+    def subtract(
+        self,
+        parts: Sequence[NDArray[Any]],
+        sent: Sequence[NDArray[Any]] | None,
+        row: NDArray[np.floating[Any]],
+    ) -> Update:
+        """Write what came less what was sent (None for 0) into `row`, and return it measured."""
+        begin, floats, trained = 0, 0.0, 0.0
+        before = [None] * len(parts) if sent is None else sent
+        for part, old, kind, counts in zip(
+            parts, before, self.types, self.are_trained, strict=True
+        ):
+            place = row[begin : begin + part.size]
+            begin += part.size
+            square = _subtract(part, old, place)
+            floats += square if kind.kind == "f" else 0.0  # counters grow alike for all clients
+            trained += square if counts else 0.0
+        return Update(row, math.sqrt(floats), math.sqrt(trained))
 
     @np.errstate(over="ignore", invalid="ignore")  # a model that diverges
     def arrays_of(self, vector: FloatArray) -> dict[str, NDArray[Any]]:
         """Return the arrays of a vector, each in its own shape and type."""
-        parts = np.split(vector, np.cumsum(self.sizes)[:-1])
+        parts = np.split(vector, np.cumsum(self.sizes)[:-1].tolist())
         typed = zip(map(_typed, parts, self.types), self.shapes, strict=True)
         shaped = (values.reshape(shape) for values, shape in typed)
         return dict(zip(self.names, shaped, strict=True))
@@ -149,12 +218,29 @@ class ArrayLayout:
 
 def _part(
     name: str, value: NDArray[Any], shape: tuple[int, ...], kind: np.dtype[Any]
-) -> FloatArray:
+) -> NDArray[Any]:
     if value.shape != shape:
         raise BadReplyError(f"array {name!r:.80} has shape {value.shape}, not {shape}")
     if value.dtype.kind not in ("f" if kind.kind == "f" else "fiub"):
         raise BadReplyError(f"array {name!r:.80} has type {value.dtype}, not {kind}")
-    return value.astype(np.float64).ravel()
+    return value.ravel()
+
+
+def _subtract(
+    part: NDArray[Any], before: NDArray[Any] | None, out: NDArray[np.floating[Any]]
+) -> float:
+    """Write part − before to `out`, and return the sum of its squares, in one pass."""
+    total = 0.0
+    for piece in blocks(1, out.size):
+        here = out[piece]
+        if before is None:
+            here[...] = part[piece]
+        elif part.dtype.kind == before.dtype.kind == "f":
+            np.subtract(part[piece], before[piece], out=here, casting="same_kind")
+        else:  # integers may wrap around
+            here[...] = part[piece].astype(np.float64) - before[piece].astype(np.float64)
+        total += square_of(here)
+    return total
 
 
 def _typed(values: FloatArray, kind: np.dtype[Any]) -> NDArray[Any]:

@@ -9,9 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedpace.checks import FloatArray
 from fedpace.errors import InputError
 
 # Refuse updates longer than this times the usual length. A diverging fleet grows by less a round.
@@ -64,7 +62,7 @@ class Border:
     """Check the replies of clients against what is usual, as learned from replies or `memory`.
 
     >>> border = Border()
-    >>> border.update(0, np.array([1.0, np.nan]), length=2)
+    >>> border.update(0, math.nan)
     Traceback (most recent call last):
     fedpace.backends.remote.screening.BadReplyError: the update is not finite
     """
@@ -104,7 +102,7 @@ class Border:
     def meet(self, round_: Iterable[Claims]) -> None:
         """Note the claims of all clients of a round before any is judged by the others."""
         for said in round_:
-            length = math.nan if said.update is None else self._measure(said.client, said.update)
+            length = math.nan if said.length is None else self._note(said.client, said.length)
             for latest, value, negative in (
                 (self._norms, said.grad_norm, False),
                 (self._losses, said.loss, True),
@@ -125,15 +123,9 @@ class Border:
         for latest in (self._norms, self._ratios, self._losses, self._seconds):
             latest.drop(client)
 
-    def update(self, client: int, values: NDArray[Any], *, length: int) -> FloatArray:
-        """Return w_i − w in float64; BadReplyError if it cannot be used."""
-        if values.dtype not in (np.float32, np.float64):
-            raise BadReplyError(f"the update has type {values.dtype}, not float32 or float64")
-        if values.shape != (length,):
-            raise BadReplyError(f"the update has shape {values.shape}, not ({length},)")
-        with np.errstate(invalid="ignore"):  # a signalling NaN
-            update = values.astype(np.float64)
-        norm = self._measure(client, update)
+    def update(self, client: int, norm: float) -> None:
+        """Judge an update by its length; BadReplyError if it cannot be used."""
+        self._note(client, norm)
         if not math.isfinite(norm):
             raise BadReplyError("the update is not finite")
         if norm > self._longest(client):
@@ -142,12 +134,9 @@ class Border:
         if len(first) < FEWEST:
             first.append(norm)
             self._usual_first.put(client, float(np.median(first)))
-        return update
 
-    def _measure(self, client: int, update: NDArray[Any]) -> float:
-        """Return the length of an update, and note it if it is finite."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            norm = float(np.linalg.norm(np.asarray(update, dtype=np.float64)))
+    def _note(self, client: int, norm: float) -> float:
+        """Note the length of an update if it is finite, and return it."""
         if math.isfinite(norm):
             self._lengths.put(client, norm)
         return norm
@@ -270,10 +259,10 @@ class FirstReplies(Generic[T]):
 
 
 class Claims(NamedTuple):
-    """The content of a client's reply, before any of it is judged."""
+    """The content of a client's reply, before any of it is judged: the length of its update."""
 
     client: int
-    update: NDArray[Any] | None = None
+    length: float | None = None
     grad_norm: object = None
     loss: object = None
     seconds: object = None
