@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -118,12 +119,10 @@ def measured(name: str, megabytes: int, rounds: int) -> dict[str, float]:
     if name == "FedAvg":
         strategy = FedAvg(fraction_train=DRAWN / NODES, fraction_evaluate=0, min_train_nodes=DRAWN)
     else:
-        from fedpace.backends.remote.roster import Clock
-
         scheme, _, mode = name.partition(", ")
         how: dict[str, Any] = {"fraction_evaluate": 0.0, "query": False, "wait": 1}
         how |= {"scheme": scheme, "mode": mode or "synchronous"}
-        clock = Clock(lambda: grid.now, grid.sleep)
+        clock: Any = SimpleNamespace(now=lambda: grid.now, sleep=grid.sleep)
         strategy = AdaptiveSampling(k=DRAWN, clock=clock, **how)
     updates = rounds * (DRAWN if "asynchronous" in name else 1)
     before = _peak()

@@ -14,6 +14,7 @@ from fedpace.checks import FloatArray, IntArray
 from fedpace.conformance import check_backend
 from fedpace.data.partition import synthetic
 from fedpace.data.shards import Shards, Split
+from fedpace.errors import InputError
 from fedpace.models.logistic import Logistic
 from fedpace.sampling.design import Design, Draw, Everyone, WithReplacement
 from fedpace.seeds import Seeds
@@ -170,6 +171,14 @@ def test_a_run_trains_to_the_model_of_the_reference() -> None:
         classes=CLASSES,
     )
     np.testing.assert_allclose(outcome.state.parameters, models[-1], rtol=0, atol=1e-10)
+
+
+def test_data_with_other_clients_for_testing_are_refused() -> None:
+    data = simulator().data
+    end = data.test.offsets[-2]
+    fewer = Shards(data.test.x[:end], data.test.y[:end], data.test.offsets[:-1])
+    with pytest.raises(InputError, match=r"same clients .* got 5 and 4; give"):
+        replace(simulator(), data=Split(data.train, fewer))
 
 
 def test_weights_are_shares_of_the_training_samples() -> None:

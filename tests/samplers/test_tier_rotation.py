@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
+from fedpace.samplers import pace as tier_rotation
 from fedpace.samplers.pace import (
     PATIENCE,
     Balance,
@@ -217,3 +218,26 @@ def test_newcomers_are_owed_from_when_they_come() -> None:
     mine = rounds.balance["received"][late].sum() / 300
     assert mine == pytest.approx(design.weights[late].sum(), abs=0.02)
     assert received.min() > 0
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_large_fleets_take_the_turns_of_small_ones(
+    monkeypatch: pytest.MonkeyPatch, *, silent: bool
+) -> None:
+    """What is owed is added up by tiers, unless clients joined late or stopped answering."""
+    rng = np.random.default_rng(0)
+    n, count = 200, 20
+    weights, chances = rng.dirichlet(np.ones(n)), rng.dirichlet(np.ones(count))
+    tiers = np.repeat(np.arange(count), n // count)
+    design = Tiered(tiers, chances, np.full(n, 0.5), weights)
+    balance = empty_balance(n)
+    balance["rounds"] = 30
+    balance["missed"][::7] = PATIENCE if silent else PATIENCE - 1
+    for _ in range(40):
+        balance["received"][rng.integers(n, size=5)] += rng.random(5)
+        present, chance = rng.random(n) < 0.5, float(rng.random())
+        turns = []
+        for many in (n, 0):
+            monkeypatch.setattr(tier_rotation, "MANY", many)
+            turns.append([next_tier(design, balance, here, chance) for here in (None, present)])
+        assert turns[0] == turns[1]

@@ -396,6 +396,12 @@ class Simulator(DataHolder, SimulatedClock):
     def __post_init__(self) -> None:
         super().__init__()
         self.model, self.times = adapt_model(self.model), as_times(self.times)
+        train, test = self.data.train.sizes.size, self.data.test.sizes.size
+        if train != test:
+            raise InputError(
+                f"data must have the same clients for training and testing, got {train} and "
+                f"{test}; give a client without test samples an empty shard"
+            )
         self.trained_entries = self.model.trained
 
     @cached_property

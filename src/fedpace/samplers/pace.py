@@ -273,6 +273,8 @@ GOLDEN = (5**0.5 - 1) / 2
 # Draws in a row without a reply after which a client is owed nothing; the server's correction for
 # missing replies reaches as far.
 PATIENCE = 5
+# Clients above which what is owed is added up by tiers, with other last digits.
+MANY = 10_000
 
 
 class Balance(TypedDict):
@@ -338,6 +340,11 @@ def next_tier(
     """
     balance = extend_balance(balance, design.n)
     count = design.chances.size
+    if design.n > MANY and _is_plain(balance, design.n):
+        held = np.bincount(design.tiers, design.weights, count)
+        received = np.bincount(design.tiers, balance["received"][: design.n], count)
+        turns = (held * balance["rounds"] - received) * design.chances / held
+        return _first_due(design, turns, present, chance, np.ones(count, dtype=np.bool_))
     heard = balance["missed"][: design.n] < PATIENCE
     some_heard = np.bincount(design.tiers, heard, count) > 0
     weights = np.where(heard | ~some_heard[design.tiers], design.weights, 0.0)
@@ -345,6 +352,24 @@ def next_tier(
     owed = weights * rounds - balance["received"][: design.n]
     held = np.bincount(design.tiers, weights, count)
     turns = np.bincount(design.tiers, owed, count) * design.chances / held
+    return _first_due(design, turns, present, chance, some_heard)
+
+
+def _is_plain(balance: Balance, n: int) -> bool:
+    """Whether all were there from the first round and still answer: then tiers are added up."""
+    silent = balance["missed"][:n].max() >= PATIENCE
+    return not (silent or balance["joined"][:n].any() or balance["since"][:n].any())
+
+
+def _first_due(
+    design: Tiered,
+    turns: FloatArray,
+    present: NDArray[np.bool_] | None,
+    chance: float,
+    some_heard: NDArray[np.bool_],
+) -> int:
+    """Return the tier that is due first, from the rounds that each is owed."""
+    count = design.chances.size
     turns += np.where(some_heard, (chance + GOLDEN * np.arange(count)) % 1.0, 0.0)
     wait = (1 - turns) / design.chances
     if present is not None:
