@@ -31,7 +31,8 @@ def seen(
 ) -> RoundUpdates:
     numbers, ones = np.array(clients), np.ones(len(clients))
     draw, reply = Draw(numbers, 0.5 * ones), Reply(numbers, updates, ones, ones)
-    return RoundUpdates(model, rate, draw, reply, np.full(n, 1 / n), reply.updates / rate)
+    norms = np.linalg.norm(reply.updates / rate, axis=1)
+    return RoundUpdates(model, rate, draw, reply, np.full(n, 1 / n), norms)
 
 
 class Quadratic:
