@@ -40,6 +40,7 @@ from fedpace.studies.build import run_one, simulator
 from fedpace.studies.store import DamagedRunError, Store, rows_of
 from fedpace.studies.study import load_study
 from fedpace.training.checkpoint import Checkpoint
+from fedpace.training.updates import length_of
 
 STUDY = [
     "data.sizes=power-law", "data.clients=6", "data.samples=120", "data.smallest=5",
@@ -232,9 +233,10 @@ def targets(folder: Path) -> Iterator[tuple[str, Target]]:
         update, norm, loss, seconds = values
         border = Border()
         for client in range(6):
-            border.update(client, np.ones(3), length=3)
-        border.meet([Claims(0, update, norm, loss, 1.0)])
-        border.update(0, update, length=3)
+            border.update(client, length_of(np.ones(3)))
+        length = length_of(update)
+        border.meet([Claims(0, length, norm, loss, 1.0)])
+        border.update(0, length)
         return border.grad_norm(0, norm, 1.0), border.loss(0, loss), border.seconds(seconds)
 
     def reply(rng: Random) -> list[Any]:
