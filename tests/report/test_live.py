@@ -21,10 +21,9 @@ import pytest
 
 from fedpace.report.live import MOST, Live
 from fedpace.studies.build import run_one
-from fedpace.studies.callbacks import Remaining
 from fedpace.studies.runner import run_study
 from fedpace.studies.store import Job, Store
-from fedpace.training.callbacks import Callback, RunInfo
+from fedpace.training.callbacks import Callback, Remaining, RunInfo
 from fedpace.training.history import Row
 from fedpace.training.stopping import Stop
 from tests.cli.calling import assert_refused, command, run

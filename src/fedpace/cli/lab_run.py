@@ -19,7 +19,7 @@ from fedpace.checks import positive_count
 from fedpace.cli import options, output
 from fedpace.errors import InputError
 from fedpace.samplers.build import resolve
-from fedpace.studies.callbacks import Remaining, duration
+from fedpace.training.callbacks import Remaining, duration
 from fedpace.training.share_limit import LARGEST_SHARE, check_share
 
 if TYPE_CHECKING:

@@ -118,8 +118,8 @@ def downloads() -> Iterator[DownloadProgress]:
 @contextmanager
 def study_progress() -> Iterator[Callback]:
     """Yield a callback that shows progress and warnings: a bar on a terminal, else lines."""
-    from fedpace.studies.callbacks import ProgressLines, time_left
-    from fedpace.training.callbacks import Callback, Progress
+    from fedpace.studies.callbacks import ProgressLines
+    from fedpace.training.callbacks import Callback, Progress, time_left
 
     class Bar(Callback):
         def on_progress(self, progress: Progress) -> None:

@@ -39,10 +39,9 @@ from fedpace.report.page import page, part
 from fedpace.report.report import Report
 from fedpace.report.study_charts import LABELS
 from fedpace.studies.build import stopping
-from fedpace.studies.callbacks import Remaining
 from fedpace.studies.store import Job, Store, StoredRun
 from fedpace.studies.study import Study
-from fedpace.training.callbacks import Callback, Progress, RunInfo
+from fedpace.training.callbacks import Callback, Progress, Remaining, RunInfo
 from fedpace.training.history import Row
 
 # Only this machine is answered.

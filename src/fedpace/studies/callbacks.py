@@ -9,7 +9,6 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,9 +16,15 @@ from fedpace.adapt import defines
 from fedpace.errors import InputError, nearest, needs
 from fedpace.studies.store import Job, run_key
 from fedpace.studies.study import Study
-from fedpace.training.callbacks import Callback, Progress, RunInfo, as_callback
+from fedpace.training.callbacks import (
+    Callback,
+    Progress,
+    RunInfo,
+    as_callback,
+    duration,
+    time_left,
+)
 from fedpace.training.history import NUMBERS, Row
-from fedpace.training.stopping import Stop
 
 # Without a terminal a line is printed for every tenth of the runs, and after this many seconds.
 PARTS, EVERY = 10, 30.0
@@ -82,49 +87,6 @@ class ProgressLines(Callback):
     def on_warning(self, message: str) -> None:
         """Print a warning."""
         print(f"fedpace: {' '.join(message.split())}", file=sys.stderr, flush=True)
-
-
-class Remaining:
-    """Estimate from the rounds of a run how long it may still take on this machine.
-
-    This is an upper bound: a run that ends by a target may end earlier.
-    """
-
-    def __init__(self, stop: Stop, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stop, self._clock = stop, clock
-        self._first: tuple[float, float] | None = None
-
-    def share(self, row: Row) -> float:
-        """Return the share of a run's rounds or seconds that is over."""
-        rounds = row.round / (self._stop.rounds or math.inf) if row.phase == "train" else 0.0
-        return min(max(rounds, row.seconds / (self._stop.seconds or math.inf)), 1.0)
-
-    def seconds(self, row: Row) -> float | None:
-        """Return the most seconds left; None until they can be estimated."""
-        done, now = self.share(row), self._clock()
-        if self._first is None:
-            self._first = now, done
-        begin, begun = self._first
-        return None if done <= begun else (now - begin) * (1 - done) / (done - begun)
-
-
-def time_left(progress: Progress) -> str:
-    """Return the time left in words, empty if it is not known.
-
-    >>> time_left(Progress(1, 5, seconds_left=90.0))
-    'about 0:01:30 left'
-    """
-    seconds = progress.seconds_left
-    return "" if seconds is None else f"about {duration(seconds)} left"
-
-
-def duration(seconds: float) -> str:
-    """Return a time in hours, minutes and seconds.
-
-    >>> duration(3661.2)
-    '1:01:01'
-    """
-    return str(timedelta(seconds=round(seconds)))
 
 
 FOLDER = "logs"

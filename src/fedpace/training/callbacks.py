@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fedpace.adapt import adapt
 from fedpace.training.history import Row
+from fedpace.training.stopping import Stop
 
 if TYPE_CHECKING:
     from fedpace.training.checkpoint import Found, State
@@ -33,6 +37,49 @@ class Progress(NamedTuple):
     done: int
     total: int
     seconds_left: float | None = None
+
+
+class Remaining:
+    """Estimate from the rounds of a run how long it may still take on this machine.
+
+    This is an upper bound: a run that ends by a target may end earlier.
+    """
+
+    def __init__(self, stop: Stop, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stop, self._clock = stop, clock
+        self._first: tuple[float, float] | None = None
+
+    def share(self, row: Row) -> float:
+        """Return the share of a run's rounds or seconds that is over."""
+        rounds = row.round / (self._stop.rounds or math.inf) if row.phase == "train" else 0.0
+        return min(max(rounds, row.seconds / (self._stop.seconds or math.inf)), 1.0)
+
+    def seconds(self, row: Row) -> float | None:
+        """Return the most seconds left; None until they can be estimated."""
+        done, now = self.share(row), self._clock()
+        if self._first is None:
+            self._first = now, done
+        begin, begun = self._first
+        return None if done <= begun else (now - begin) * (1 - done) / (done - begun)
+
+
+def time_left(progress: Progress) -> str:
+    """Return the time left in words, empty if it is not known.
+
+    >>> time_left(Progress(1, 5, seconds_left=90.0))
+    'about 0:01:30 left'
+    """
+    seconds = progress.seconds_left
+    return "" if seconds is None else f"about {duration(seconds)} left"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in hours, minutes and seconds.
+
+    >>> duration(3661.2)
+    '1:01:01'
+    """
+    return str(timedelta(seconds=round(seconds)))
 
 
 class Callback:
