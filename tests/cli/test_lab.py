@@ -42,6 +42,10 @@ def refused(*args: object) -> str:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (
+            ("--set", "devices.link=shared:20"),
+            "devices.link must be none on devices, got shared:20; leave it out",
+        ),
         (("--devices", 5), "--devices must be one per client of .*, 4, got 5; .*data.clients=5"),
         (("--time-scale", 0), "--time-scale must be positive and finite, got 0; give a number"),
         (("--time-scale", "nan"), "--time-scale must be positive and finite, got nan"),

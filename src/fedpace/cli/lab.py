@@ -68,6 +68,7 @@ def up_command(
     from fedpace.studies.study import load_study
 
     study = load_study(setup, overrides or ())
+    options.no_shared_link(study.devices.link)
     if devices not in (None, clients := client_count(study)):
         raise InputError(
             f"--devices must be one per client of {setup}, {clients}, got {devices}; "

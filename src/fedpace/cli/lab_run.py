@@ -180,6 +180,7 @@ def _study(setup: str, overrides: list[str], place: _Place, **network: object) -
     network |= {"how": place.how, "time_scale": place.time_scale}
     given = [f"network.{name}={value!r}" for name, value in network.items() if value is not None]
     study = load_study(setup, [*overrides, *given])
+    options.no_shared_link(study.devices.link)
     clients, devices = client_count(study), len(place.devices)
     if clients != devices:
         raise InputError(
