@@ -103,16 +103,16 @@ def lab_run_command(
     if least is not None and least > len(place.devices):
         raise InputError(f"--least must be at most {len(place.devices)}, got {least}; lower it")
     jobs = jobs_of(study, names, numbers)
-    if listen is not None and certs is not None and samples_file is None:
-        output.say(
-            "sample counts are the devices' own word: give --samples-file, or colluders may hold "
-            "up to half of the weight, with --robust 30 %"
-        )
     trust = Trust({} if samples_file is None else read_samples(samples_file), largest_share)
     keys = [run_key(study, *job) for job in jobs]
     write_record(out, study, names, numbers)
     tls = None if place.certs is None else Certificates.read(place.certs)
     server = DeviceServer(place.devices, host=place.host, port=place.port, tls=tls)
+    if listen is not None and certs is not None and samples_file is None:
+        output.say(
+            "sample counts are the devices' own word: give --samples-file, or colluders may hold "
+            "up to half of the weight, with --robust 30 %"
+        )
     done = False
     try:
         with (
