@@ -266,7 +266,7 @@ def test_an_unknown_dataset_is_refused(folder: Path) -> None:
 def test_official_addresses_are_encrypted_and_checksums_whole() -> None:
     lengths = {"md5": 32, "sha256": 64}
     for dataset in DATASETS.values():
-        assert re.fullmatch(r"https://[\w./-]+/", dataset.address)
+        assert re.fullmatch(r"https://[\w./~-]+/", dataset.address)
         for checksum in dataset.checksums.values():
             kind, digest = checksum.split(":")
             assert re.fullmatch(rf"[0-9a-f]{{{lengths[kind]}}}", digest)

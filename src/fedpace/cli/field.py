@@ -12,9 +12,9 @@ from fedpace.cli import options, output
 from fedpace.cli.run import PROCESSES, SCHEDULER
 from fedpace.errors import InputError
 
-SCHEMES = typer.Option(
-    "--schemes",
-    help="Names, separated by commas. NAME:asynchronous stands for asynchronous training.",
+SCHEMES = typer.Option("--schemes", help="Names, separated by commas, that train in rounds.")
+ASYNCHRONOUSLY = typer.Option(
+    "--asynchronous", help="Names, separated by commas, that train asynchronously."
 )
 TRIALS = options.checked(
     "Trials of each scheme: settings of rate, local steps and its own knobs.", positive_count
@@ -28,6 +28,7 @@ def compare_command(
     setup: Annotated[str, options.SETUP],
     out: Annotated[Path, OUT],
     schemes: Annotated[str, SCHEMES] = "pace,uniform,weighted",
+    asynchronous: Annotated[str, ASYNCHRONOUSLY] = "",
     trials: Annotated[int, TRIALS] = 24,
     tuning_seeds: Annotated[int, TUNING] = 1,
     seeds: Annotated[int, options.SEEDS] = 5,
@@ -43,7 +44,8 @@ def compare_command(
     from fedpace.studies.grid import load_studies
 
     look_in(folder)
-    names = [name.strip().replace(":asynchronous", ASYNCHRONOUS) for name in schemes.split(",")]
+    names = [name.strip() for name in schemes.split(",") if name.strip()]
+    names += [name.strip() + ASYNCHRONOUS for name in asynchronous.split(",") if name.strip()]
     check_schemes(names)
     for study in load_studies(setup, overrides or ()):
         path = compare(
