@@ -58,7 +58,7 @@ class Settings(TypedDict, total=False):
     k: int
     take: int
     deadline: float
-    local_steps: int
+    local_steps: int | Literal["auto"]
     batch: int
     schedule: str
     weight_decay: float

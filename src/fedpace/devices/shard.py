@@ -55,7 +55,7 @@ class OwnShard:
             self._held = key, self._own(study, seed, client)
         data, how = self._held[1], study.training
         steps = LocalSteps(
-            how.local_steps, how.batch, how.weight_decay, how.clip, how.optimiser, how.proximal
+            study.local_steps, how.batch, how.weight_decay, how.clip, how.optimiser, how.proximal
         )
         privacy = None if study.privacy is None else study.privacy.made
         return LocalTrainer(data, model(study, data), Seeds(seed), client, steps, privacy=privacy)

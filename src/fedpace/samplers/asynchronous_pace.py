@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,18 +13,40 @@ from fedpace.profile import Profile
 from fedpace.samplers.client_stats import (
     UpdateStats,
     current_times,
+    drop_outliers,
     empty_update_stats,
     expected_norms,
     learn,
     learn_from_updates,
 )
-from fedpace.samplers.curvature import shrink_ratio
-from fedpace.samplers.pace import BasePace, Basis, Pace, PaceState, take_snapshot
+from fedpace.samplers.curvature import mean_direction, shrink_ratio
+from fedpace.samplers.local_work import (
+    AUTO,
+    LONGER,
+    LocalWork,
+    best_steps,
+    check_local_steps,
+    first_work,
+    learn_work,
+    split_times,
+)
+from fedpace.samplers.pace import (
+    BasePace,
+    Basis,
+    Pace,
+    PaceState,
+    take_snapshot,
+)
 from fedpace.samplers.solve import WARM_UP
 from fedpace.samplers.step import (
+    TRUSTED,
+    StepSize,
     StepsPerRound,
+    first_step,
+    guard_step,
     initial_steps_per_round,
     steps_per_round,
+    update_step_size,
     update_steps_per_round,
 )
 from fedpace.sampling.design import as_design
@@ -33,7 +55,7 @@ from fedpace.sampling.solvers.shares import bounded_shares, solve_shares
 from fedpace.sampling.solvers.solution import check_cap
 from fedpace.training.history import Row
 from fedpace.training.sampler import TRAIN, Handover, Phase, Plan, SamplerContext
-from fedpace.training.updates import RoundUpdates
+from fedpace.training.updates import RoundUpdates, places_of
 
 # c as a part of its synchronous value, and its limits in units of S_0: updates are older here.
 PART_OF_RATIO, LIMITS = 0.1, (0.03, 0.3)
@@ -45,11 +67,17 @@ MAX_WEIGHT = 1.5
 
 
 class AsynchronousPaceState(UpdateStats):
-    """Completions so far and at the latest solution, statistics, and those of that solution."""
+    """Completions so far and at the latest solution, statistics, and those of that solution.
+
+    `work` is what E follows from now, and `planned` what it was at the latest solution.
+    """
 
     completions: int
     solved: int
     steps: StepsPerRound
+    size: StepSize
+    work: LocalWork
+    planned: LocalWork
     basis: Basis
 
 
@@ -76,6 +104,10 @@ class AsynchronousPace(BasePace):
         c in units of the least second moment of a step, instead of as measured.
     buffer : int ≥ 1, optional
         B, the updates in a step, instead of following the loss.
+    local_steps : int ≥ 1 or "auto", optional
+        E, instead of as many steps as clients are configured for. "auto" chooses E from measured
+        noise and times, and the length of server steps from measured curvature: see
+        `fedpace.samplers.local_work` and `update_step_size`. Every update is then a step.
     server : BaseServer
         The default server.
     reason : str
@@ -91,10 +123,12 @@ class AsynchronousPace(BasePace):
     refresh: int = 2
     max_weight: float | None = MAX_WEIGHT
     buffer: int | None = None
+    local_steps: int | str | None = None
     reason: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_local_steps(self.local_steps)
         if self.buffer is not None:
             positive_count("buffer", self.buffer, "leave it out to follow the loss")
         if self.max_weight is not None:
@@ -108,6 +142,9 @@ class AsynchronousPace(BasePace):
             completions=0,
             solved=0,
             steps=initial_steps_per_round(1.0),
+            size=first_step(),
+            work=first_work(),
+            planned=first_work(),
             basis=take_snapshot(empty, self.k),
         )
 
@@ -117,7 +154,34 @@ class AsynchronousPace(BasePace):
 
     def see(self, state: AsynchronousPaceState, updates: RoundUpdates) -> AsynchronousPaceState:
         """Learn norms and curvature from the updates."""
-        return learn_from_updates(state, updates)
+        if self.local_steps != AUTO:
+            return learn_from_updates(state, updates)
+        state["work"] = learn_work(state["work"], updates, self.k)
+        mean = mean_direction(state["curvature"], updates.weights)
+        state = learn_from_updates(state, updates)
+        state["size"] = self._learn_size(state, updates, mean)
+        return state
+
+    def _learn_size(
+        self, state: AsynchronousPaceState, updates: RoundUpdates, mean: FloatArray
+    ) -> StepSize:
+        """Learn γ from what the updates have in common with the mean direction before them."""
+        seen, draw = state["curvature"], drop_outliers(updates, state["norms"]).draw
+        latest = np.isin(seen["clients"], draw.clients)
+        weights = draw.weights * draw.clients.size
+        if latest.sum() != draw.clients.size:  # one of them twice, or left out
+            return state["size"]
+        places = places_of(draw.clients, seen["clients"])
+        return update_step_size(
+            state["size"],
+            weights * (seen["updates"][places] @ mean),
+            weights**2 * state["norms"][draw.clients] ** 2,
+            at_once=self.k,
+            n=updates.weights.size,
+            curvature=seen["bend"] / seen["moved"] if seen["moved"] else math.nan,
+            pairs=seen["pairs"],
+            first=updates.learning_rate * updates.mean_steps,
+        )
 
     def observe(self, state: AsynchronousPaceState, row: Row) -> AsynchronousPaceState:
         """Learn times and the size of steps; take a snapshot when a solution is due."""
@@ -126,6 +190,7 @@ class AsynchronousPace(BasePace):
         )
         if not row.round:
             return state
+        state["size"] = guard_step(state["size"], row, self.k)
         state["stats"] = learn(state["stats"], row)
         state["completions"] += row.clients.size + row.missing.size
         since = state["completions"] - max(state["solved"], self.warm_up * self.k)
@@ -133,14 +198,22 @@ class AsynchronousPace(BasePace):
         if since >= often or (since >= 0 and not state["solved"]):
             state["solved"] = state["completions"]
             state["basis"] = take_snapshot(state, self._buffer(state, state["rate"]))
+            state["planned"] = LocalWork(**state["work"])
         return state
 
     def design(self, state: AsynchronousPaceState, context: SamplerContext) -> Plan:
         """Return the shares in use, and the updates in a step now."""
-        basis = state["basis"]
+        basis, planned = state["basis"], state["planned"]
         solve = self._weighted if self.phase(state) is WARM_UP else self._solve
-        plan = self._latest.get(basis, context, lambda: solve(basis, context))
-        return plan._replace(buffer=self._buffer(state, context.rate))
+        plan = self._latest.get(basis, context, lambda: solve(basis, context, planned))
+        if self.local_steps != AUTO or plan.local_steps is None:
+            return plan._replace(buffer=self._buffer(state, context.rate))
+        steps = state["work"]["steps"] = int(cast(int, plan.local_steps))
+        rate = context.rate if context.rate > 0 else 1.0
+        size = state["size"]["step"]
+        if state["completions"] % 2 and not plan.notes["split"]:
+            plan = plan._replace(local_steps=math.ceil(LONGER * steps))
+        return plan._replace(buffer=1, step=rate * steps / self.k if math.isnan(size) else size)
 
     @property
     def _limits(self) -> tuple[float, float]:
@@ -151,15 +224,36 @@ class AsynchronousPace(BasePace):
         steps = steps_per_round(state["steps"], rate, self._limits)
         return self.buffer or max(round(self.k / steps), 1)
 
-    def _weighted(self, basis: Basis, context: SamplerContext) -> Plan:
-        times = _times(basis, context)
+    def _times(
+        self, basis: Basis, context: SamplerContext, planned: LocalWork | None
+    ) -> tuple[FloatArray, dict[str, Any]]:
+        """Return the times of the next tasks, and what a plan says of their local steps."""
+        stats, known = basis["stats"], (basis["stats"]["replies"] > 0).any()
+        unknown = context.times is None and not known
+        times = np.ones(context.n) if unknown else current_times(stats, context)
+        if self.local_steps is None or planned is None or planned["fixed"]:
+            return times, {}
+        split = split_times(stats, context)
+        if isinstance(self.local_steps, int):
+            times = times if context.times is None else split.at(self.local_steps)
+            return times, {"local_steps": self.local_steps}
+        steps = best_steps(planned, split, context, progress=basis["length"], bend=_bend(basis))
+        return split.at(steps), {"local_steps": steps, "notes": {"split": split.clear}}
+
+    def _weighted(
+        self, basis: Basis, context: SamplerContext, planned: LocalWork | None = None
+    ) -> Plan:
+        times, more = self._times(basis, context, planned)
         slots = min(self.k, context.n)
         shares = bounded_shares(context.weights, times, slots)
         design = InTurn(shares, context.weights, slots, times=times)
-        return Plan(design, why="warm-up: weighted shares, to learn from")
+        return Plan(design, why="warm-up: weighted shares, to learn from", **more)
 
-    def _solve(self, basis: Basis, context: SamplerContext) -> Plan:
-        times, norms = _times(basis, context), expected_norms(basis["norms"], context.n)
+    def _solve(
+        self, basis: Basis, context: SamplerContext, planned: LocalWork | None = None
+    ) -> Plan:
+        times, more = self._times(basis, context, planned)
+        norms = expected_norms(basis["norms"], context.n)
         least = float(context.weights @ norms) ** 2  # S_0
         buffer = basis["step"]
         lean, reason = shrink_ratio(
@@ -180,13 +274,13 @@ class AsynchronousPace(BasePace):
         )
         design = InTurn(found.q, profile.weights, slots, times=profile.times, solution=found)
         why = f"shares by P3, c = {lean:.2g} S₀: {reason}{self.reason}"
-        return Plan(design, profile, {"lean": lean}, why)
+        notes = {"lean": lean, **more.pop("notes", {})}
+        return Plan(design, profile, notes, why, **more)
 
 
-def _times(basis: Basis, context: SamplerContext) -> FloatArray:
-    if context.times is None and not (basis["stats"]["replies"] > 0).any():
-        return np.ones(context.n)
-    return current_times(basis["stats"], context)
+def _bend(basis: Basis) -> float:
+    """Return η λ, or 0 where it is not known yet."""
+    return basis["bend"] if basis["pairs"] >= TRUSTED else 0.0
 
 
 class AutoPaceState(PaceState):
@@ -244,6 +338,9 @@ class AutoPace(Pace):
             completions=self.warm_up * self.k,
             solved=self.warm_up * self.k,
             steps=initial_steps_per_round(1.0),
+            size=first_step(),
+            work=first_work(),
+            planned=first_work(),
             basis=take_snapshot(state, self.k),
         )
         return Handover(replace(made, reason=f"; {why}"), after, self.k, why)

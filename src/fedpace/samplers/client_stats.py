@@ -36,19 +36,24 @@ SHORTEST_NORM = 1e-3
 class ClientStats(TypedDict):
     """One entry per client: the sum of squared reported norms, reports, mean seconds, replies.
 
-    `seconds` is a running mean.
+    `seconds` is a running mean. `tasks` holds a client's sums of 1, E, E², t and E t over tasks of
+    chosen lengths, with old ones forgotten, and its seconds of computing per local step.
     """
 
     squares: FloatArray
     reports: FloatArray
     seconds: FloatArray
     replies: FloatArray
+    tasks: FloatArray
 
 
 def empty_client_stats(n: int) -> ClientStats:
     """Return the state before the first reply."""
     squares, reports, seconds, replies = np.zeros((4, n))
-    return ClientStats(squares=squares, reports=reports, seconds=seconds, replies=replies)
+    tasks = np.zeros((n, 6))
+    return ClientStats(
+        squares=squares, reports=reports, seconds=seconds, replies=replies, tasks=tasks
+    )
 
 
 def snapshot(stats: ClientStats, n: int = 0) -> ClientStats:
@@ -59,6 +64,7 @@ def snapshot(stats: ClientStats, n: int = 0) -> ClientStats:
         reports=np.append(stats["reports"], more),
         seconds=np.append(stats["seconds"], more),
         replies=np.append(stats["replies"], more),
+        tasks=np.append(stats["tasks"], np.zeros((more.size, 6)), axis=0),
     )
 
 
@@ -74,6 +80,7 @@ def learn(stats: ClientStats, row: Row) -> ClientStats:
         stats = snapshot(stats, newest)
     _add_norms(stats, row)
     _add_times(stats, row, asked)
+    _add_tasks(stats["tasks"], row)
     return stats
 
 
@@ -99,6 +106,25 @@ def _add_times(stats: ClientStats, row: Row, asked: IntArray) -> None:
         seconds[who[cold]] = took[cold]
         seconds[who] += np.maximum(LATEST, 1 / replies[who]) * (took - seconds[who])
         asked, measured = np.delete(asked, now), np.delete(measured, now)
+
+
+def _add_tasks(tasks: FloatArray, row: Row) -> None:
+    """Add tasks of a number of local steps that the sampler chose."""
+    if not row.local_steps.size:
+        return
+    unknown = not row.computing_seconds.size
+    computing = np.full(row.clients.size, math.nan) if unknown else row.computing_seconds
+    for i, steps, took, part in zip(
+        row.clients.tolist(), row.local_steps.tolist(), row.client_seconds, computing, strict=True
+    ):
+        count, length, _, seconds, _, per_step = tasks[i]
+        if count == 1 and seconds > COLD * took * max(length / steps, 1.0):
+            tasks[i] = 0.0
+        tasks[i, :5] *= 1 - LATEST
+        tasks[i, :5] += 1.0, steps, steps**2, took, steps * took
+        if math.isfinite(part):
+            part = min(part, took) / steps
+            tasks[i, 5] = part if not per_step else per_step + LATEST * (part - per_step)
 
 
 def estimated_grad_norms(stats: ClientStats, n: int) -> FloatArray:

@@ -95,6 +95,15 @@ def compare_updates(curvature: Curvature, updates: RoundUpdates) -> Curvature:
     )
 
 
+def mean_direction(curvature: Curvature, weights: FloatArray) -> FloatArray:
+    """Return the sketch of Σ p_i h_i over the remembered updates, as if they were of all."""
+    share = weights[curvature["clients"]]
+    if not share.size:
+        return np.zeros(SKETCH)
+    mean: FloatArray = (share / share.sum()) @ curvature["updates"]
+    return mean
+
+
 def update_length(curvature: Curvature, weights: FloatArray) -> Curvature:
     """Estimate ‖Σ p_i Δ_i‖² from the latest update of each client, smoothed over rounds.
 

@@ -39,7 +39,7 @@ NEW_PART = 0.01
 
 
 class Basis(TypedDict):
-    """The statistics that a design is solved for; `step` is the cap on rounds, or B."""
+    """The statistics that a design is solved for; `step` is the cap on rounds, or B; `bend` η λ."""
 
     stats: ClientStats
     norms: FloatArray
@@ -47,11 +47,13 @@ class Basis(TypedDict):
     c: float
     pairs: float
     step: float
+    bend: float
 
 
 def take_snapshot(state: UpdateStats, step: float) -> Basis:
     """Return the statistics of a state, as the basis of a design."""
     measured = measured_ratio(state["curvature"], state["rate"])
+    bend, moved = state["curvature"]["bend"], state["curvature"]["moved"]
     return Basis(
         stats=snapshot(state["stats"]),
         norms=state["norms"].copy(),
@@ -59,6 +61,7 @@ def take_snapshot(state: UpdateStats, step: float) -> Basis:
         c=measured.c,
         pairs=measured.pairs,
         step=step,
+        bend=state["rate"] * bend / moved if moved > 0 else 0.0,
     )
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 from typing import TypedDict
 
+import numpy as np
+
+from fedpace.checks import FloatArray
 from fedpace.training.history import Row
 
 # Rounds of at least this part of the cap show whether the cap is right.
@@ -165,3 +168,108 @@ def _is_known(row: Row) -> bool:
 def _clip(value: float, limits: tuple[float, float]) -> float:
     least, most = limits
     return max(least, min(value, most))
+
+
+# γ in units of 1/(λ (2C + ρ)), and its growth in C updates.
+SAFETY, DOUBLING = 2.0, 2.0
+# Pairs of updates before the curvature is trusted; until then γ u is this part of a first update.
+TRUSTED, UNTIL = 5.0, 0.3
+# ρ before anything is measured in units of C, worth so many updates in units of C; largest in N.
+PRIOR_NOISE, PRIOR_UPDATES, MOST_NOISE = 1.0, 2.0, 2.0
+# Relative rise of the loss over its least after which γ is cut; its recovery in C updates.
+RISE, CUT_TO, RECOVERY = 0.1, 0.5, 1.2
+
+
+class StepSize(TypedDict):
+    """γ, how far the server steps along the directions, and what it follows from.
+
+    `gain`, `moment` and `count` are sums over the latest updates u of ⟨u, d̄⟩, ‖u‖² and 1; `reach`
+    is the length of the first update as made; `least` is the least evaluated loss, and `cut` a
+    factor that its rise has left.
+    """
+
+    step: float
+    gain: float
+    moment: float
+    count: float
+    reach: float
+    least: float
+    cut: float
+
+
+def first_step() -> StepSize:
+    """Return the state before the first update."""
+    nan = math.nan
+    return StepSize(step=nan, gain=0.0, moment=0.0, count=0.0, reach=nan, least=math.inf, cut=1.0)
+
+
+def update_step_size(
+    state: StepSize,
+    gains: FloatArray,
+    moments: FloatArray,
+    *,
+    at_once: int,
+    n: int,
+    curvature: float,
+    pairs: float,
+    first: float,
+) -> StepSize:
+    """Return the state after these updates, with γ = 2 / (λ (2C + ρ)), ρ = E‖u‖² / ‖d̄‖².
+
+    To second order, a step of γ along u gains γ ‖d̄‖² (1 − λ γ C) − γ² λ/2 E‖u‖², as the model has
+    moved by C steps since the task was sent. γ begins with `first` / C, and at most doubles in C
+    updates. As long as the curvature λ is unknown, steps are a third of the first update, and
+    shorter with noise.
+    """
+    count, most = gains.size, float(moments.max(initial=0.0))
+    if not (count and math.isfinite(most) and np.isfinite(gains).all()):
+        return state
+    if not state["moment"] > 0:
+        usual, prior = float(moments.mean()), PRIOR_UPDATES * at_once
+        gain = prior * usual / (PRIOR_NOISE * at_once)
+        reach = first * math.sqrt(usual)
+        state = StepSize(
+            step=first / at_once,
+            gain=gain,
+            moment=prior * usual,
+            count=prior,
+            reach=reach,
+            least=state["least"],
+            cut=state["cut"],
+        )
+    kept = math.exp(-count / (2 * at_once + _noise_ratio(state, n)))
+    after = StepSize(**state)
+    after["gain"] = kept * state["gain"] + float(gains.sum())
+    after["moment"] = kept * state["moment"] + float(moments.sum())
+    after["count"] = kept * state["count"] + count
+    ratio = 2 * at_once + _noise_ratio(after, n)
+    if pairs >= TRUSTED and curvature > 0:
+        best = SAFETY / (curvature * ratio)
+    else:
+        usual = math.sqrt(after["moment"] / after["count"]) or 1.0
+        best = UNTIL * after["reach"] / usual * (2 * at_once + 1) / ratio
+    after["step"] = min(state["step"] * DOUBLING ** (count / at_once), after["cut"] * best)
+    return after
+
+
+def guard_step(state: StepSize, row: Row, at_once: int) -> StepSize:
+    """Return the state after an evaluation: a loss of a tenth above its least halves γ.
+
+    The least is then forgotten: shorter steps need time to bring the loss back.
+    """
+    if not _is_known(row):
+        return state
+    part, least = row.clients.size / at_once, state["least"]
+    after = StepSize(**{**state, "least": min(least, row.loss)})
+    if row.loss > least + RISE * abs(least):
+        after["least"] = row.loss
+        after["cut"], after["step"] = (CUT_TO * state[name] for name in ("cut", "step"))
+    else:
+        after["cut"] = min(1.0, RECOVERY**part * state["cut"])
+    return after
+
+
+def _noise_ratio(state: StepSize, n: int) -> float:
+    if not state["moment"] > 0:
+        return 1.0
+    return 1 + state["moment"] / max(state["gain"], state["moment"] / (MOST_NOISE * n))

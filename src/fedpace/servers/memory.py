@@ -118,8 +118,7 @@ class Memory(BaseServer):
         """Return the model after the step, and the memory with the new updates."""
         draw, parameters = updates.draw, updates.parameters
         beta, slots = self._beta(state), _slots_of(state, draw.clients)
-        rate = updates.learning_rate if updates.step_rate is None else updates.step_rate
-        rate *= updates.mean_steps
+        rate = updates.step_length
         if not (room := self._room(updates)):
             weights = draw.weights * (rate / updates.scales)
             return add_weighted(parameters, weights, updates.reply.updates), state

@@ -120,6 +120,12 @@ def check_mode(study: Study, schemes: Sequence[str]) -> None:
         raise InputError(f"{limit}, got {got}")
     for scheme in schemes:
         check_scheme_mode(scheme, training.mode)
+        if training.local_steps == "auto" and not (training.asynchronous and scheme == "pace"):
+            remedy = "give a number; in asynchronous training sampling.knobs.pace.local_steps=auto"
+            raise InputError(
+                f"training.local_steps must be a number for {scheme} in mode {training.mode}, got "
+                f"auto; {remedy} is for pace alone"
+            )
         if training.k_max is None:
             continue
         if scheme != "pace" or training.mode != "synchronous":
@@ -165,6 +171,7 @@ def _asynchronous_sampler(study: Study, scheme: str, backend: BaseBackend) -> Ba
         raise InputError(f"sampling.oracle needs rounds, got mode asynchronous; {remedy}")
     settings = study.sampling.model_dump(include={"refresh", "max_weight", "c_over_s0"})
     warm_up = study.sampling.warm_up
+    chosen = {"local_steps": "auto"} if study.training.local_steps == "auto" else {}
     return sampler_for(
         scheme,
         study.training.slots,
@@ -172,7 +179,7 @@ def _asynchronous_sampler(study: Study, scheme: str, backend: BaseBackend) -> Ba
         learn=None if warm_up is None else WarmUp(warm_up),
         buffer=study.training.buffer,
         times_known=backend.usual_times is not None,
-        knobs=study.sampling.knobs.get(scheme),
+        knobs=chosen | study.sampling.knobs.get(scheme, {}),
         **settings,
     )
 
@@ -245,7 +252,7 @@ def simulator(study: Study, seed: int) -> Simulator:
         seeds,
         times_known=known,
         privacy=None if study.privacy is None else study.privacy.made,
-        local_steps=study.training.local_steps,
+        local_steps=study.local_steps,
         reference_steps=study.reference_steps,
         link=SharedLink.parse(study.devices.link) if study.devices.link else None,
         megabits=study.devices.megabits,

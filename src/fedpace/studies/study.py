@@ -35,6 +35,8 @@ TAKES = {
     "small-cnn": ("mnist", "emnist-lower", "cifar10"),
     "gru": ("shakespeare",),
 }
+# E by default.
+LOCAL_STEPS = 50
 # Losses of PyTorch models whose labels are numbers.
 OF_NUMBERS = ("mse", "mae", "huber")
 SETUPS = resources.files("fedpace.studies") / "setups"
@@ -230,14 +232,16 @@ class TrainingSection(_Section):
     With `k` = "auto", `pace` chooses K at every solution, up to `k_max`; its warm-up has K = 10, or
     `k_max` if that is less. Setting `k_max` says the same.
 
-    Clients take steps of `optimiser`: sgd, momentum:BETA or adam; `proximal` is μ of FedProx.
+    Clients take `local_steps` steps, or as many as the scheme chooses: "auto", for `pace` in the
+    mode "asynchronous". Their `optimiser` is sgd, momentum:BETA or adam, and `proximal` is μ of
+    FedProx.
     """
 
     k: Count = 10
     k_max: Count | None = None
     take: Count | None = None
     deadline: Positive | None = None
-    local_steps: Count = 50
+    local_steps: Count | Literal["auto"] = LOCAL_STEPS
     batch: Count = 24
     schedule: str = "inverse:0.1"
     weight_decay: AtLeastZero = 0.0
@@ -422,7 +426,14 @@ class Study(_Section):
     @property
     def reference_steps(self) -> int:
         """The local steps that the devices' times are for."""
-        return self.devices.reference_steps or self.training.local_steps
+        given = self.training.local_steps
+        return self.devices.reference_steps or (LOCAL_STEPS if given == "auto" else given)
+
+    @property
+    def local_steps(self) -> int:
+        """E where a task does not say: as given, or the reference if that is "auto"."""
+        given = self.training.local_steps
+        return self.reference_steps if given == "auto" else given
 
     @property
     def measures_accuracy(self) -> bool:

@@ -309,6 +309,7 @@ class AsynchronousTraining(Training):
             ),
             step_rate=self._step_rate(count),
             present=self._here,
+            step=self._planned_step(count),
         )
         self.state = self.state._replace(seconds=self._clock)
         self._show(updates)
@@ -325,6 +326,10 @@ class AsynchronousTraining(Training):
                 f"'{self.phase.name}'; choose mode synchronous"
             )
         return row
+
+    def _planned_step(self, count: int) -> float | None:
+        planned = None if self._plan is None else self._plan.step
+        return None if planned is None else count * planned
 
     def _step_rate(self, count: int) -> float:
         """Return the rate of a quarter of the updates' mean age of C/B steps ago."""

@@ -144,7 +144,9 @@ class Plan(NamedTuple):
 
     `why` is a short reason for the history. In asynchronous training, `buffer` is the number of
     updates in a server step; None: as many as clients are at work at once. `local_steps` is E for
-    all clients, or one number for each of them; None: as the backend is configured.
+    all clients, or one number for each of them; None: as the backend is configured. In asynchronous
+    training, `step` is how far the server steps along the directions per update, for a server with
+    memory; None: as far as the learning rate.
     """
 
     design: Design | Dispatch
@@ -153,6 +155,7 @@ class Plan(NamedTuple):
     why: str = ""
     buffer: int | None = None
     local_steps: int | IntArray | None = None
+    step: float | None = None
 
     def steps_of(self, clients: IntArray) -> IntArray | None:
         """Return the local steps of these clients; None: as the backend is configured."""

@@ -102,6 +102,7 @@ def apply_replies(
     step_rate: float | None = None,
     present: NDArray[np.bool_] | None = None,
     corrected: bool = True,
+    step: float | None = None,
 ) -> tuple[State, RoundUpdates]:
     """Let the server make the next model; return the state after it, and the updates.
 
@@ -125,6 +126,7 @@ def apply_replies(
         version=state.round,
         step_rate=None if step_rate is None else rate_or_one(step_rate),
         present=present,
+        step=step,
     )
     if reply.clients.size:
         updates = updates._replace(draw=used._replace(weights=server.weigh(updates)))

@@ -97,7 +97,13 @@ class SynchronousTraining(Training):
         )
         expected = self._expected_seconds(plan, context)
         self._drawn = _Drawn(
-            draw, expected, presence.waited, plan.why, task, probing, presence.clients
+            draw,
+            expected,
+            presence.waited,
+            plan.why,
+            task,
+            probing,
+            presence.clients,
         )
         return task
 

@@ -40,7 +40,8 @@ class RoundUpdates(NamedTuple):
     `weights` are p_i of all clients. `residual_norms` are the lengths of what the server weighted,
     over the learning rate: of the updates, less what a server with memory expected of each.
     `probes` are the answers to probes before the draw, and `times` are t_i where they are known.
-    `present` marks the clients that could be drawn, None for all.
+    `present` marks the clients that could be drawn, None for all. `step` is how far the server
+    steps, where that is planned.
 
     In a round all began with `parameters`, at the `learning_rate`. In an asynchronous step these
     are the server's when it takes the step, after `version` steps, and `started` holds what each
@@ -60,6 +61,7 @@ class RoundUpdates(NamedTuple):
     probes: Sequence[Probe] = ()
     times: FloatArray | None = None
     present: NDArray[np.bool_] | None = None
+    step: float | None = None
 
     def is_away(self, clients: IntArray) -> NDArray[np.bool_]:
         """Return which of these clients could not be drawn."""
@@ -102,8 +104,16 @@ class RoundUpdates(NamedTuple):
         return directions
 
     @property
+    def step_length(self) -> float:
+        """How far the server steps along the weighted directions."""
+        if self.step is not None:
+            return self.step
+        rate = self.learning_rate if self.step_rate is None else self.step_rate
+        return rate * self.mean_steps
+
+    @property
     def mean_steps(self) -> float:
-        """The mean of the local steps that the directions are over; 1 where it is Δ/η."""
+        """The mean of the local steps that the directions are over; 1 where they are Δ/η."""
         steps = self.reply.local_steps
         return float(steps.mean()) if steps.size else 1.0
 
