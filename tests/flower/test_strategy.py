@@ -304,6 +304,19 @@ class Steps(BaseSampler):
 
 
 @pytest.mark.parametrize("chosen", [True, False])
+def test_pace_chooses_local_steps_unless_the_app_keeps_its_own(chosen: bool) -> None:
+    grid = grid_with(chosen_steps=chosen)
+    how: dict[str, Any] = {"scheme": "pace", "mode": "asynchronous", "local_steps": "auto"}
+    strategy = strategy_on(grid, **how)
+    result = strategy.start(grid, START, num_rounds=40)
+    rows = strategy.history.rows
+    assert federation.evaluated(as_vector(result.arrays)).loss < math.log(3)
+    assert [bool(row.local_steps.size) for row in rows[1:]] == 40 * [chosen]
+    with pytest.raises(InputError, match="local_steps must be a number, or left out"):
+        strategy_on(grid, **how | {"mode": "synchronous"})
+
+
+@pytest.mark.parametrize("chosen", [True, False])
 def test_local_steps_count_as_chosen_if_the_app_confirms_them(
     chosen: bool, caplog: pytest.LogCaptureFixture
 ) -> None:

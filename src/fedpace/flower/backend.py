@@ -166,7 +166,7 @@ class GridBackend(BaseBackend):
         self.layout = Layout.of(start.initial)
         keys, border = strategy.keys, Border(memory)
         self._reader = ReplyReader(
-            self.node_map, self.layout, keys.samples, strategy.local_steps, border
+            self.node_map, self.layout, keys.samples, strategy.usual_steps, border
         )
         self._first = FirstReplies[tuple[Arrival, Given]](border)
         self._start_up = StartUp((memory or {}).get(TIMES), counted=strategy.count_start)

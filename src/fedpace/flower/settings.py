@@ -19,6 +19,7 @@ from fedpace.flower.replies import mean_metrics
 from fedpace.lookup import fingerprint, label
 from fedpace.registry import ASYNCHRONOUS, AUTO, METHODS, MODES, SAMPLER, SYNCHRONOUS
 from fedpace.samplers.build import DEFAULT_WARM_UP, SAMPLER_DEFAULTS, Pilots, WarmUp, sampler_for
+from fedpace.samplers.local_work import check_local_steps
 from fedpace.samplers.pace import Pace
 from fedpace.samplers.pilots import Piloted
 from fedpace.samplers.solve import WARM_UP, Solve
@@ -140,8 +141,10 @@ class Settings(Strategy):
         Clients evaluate in every n-th round and in the last; 0 for never.
     schedule : function of the round, optional
         Sets the learning rate in the messages' config, under `keys.learning_rate`.
-    local_steps : int ≥ 1, optional
-        E, for clients that report neither gradient norm nor steps.
+    local_steps : int ≥ 1 or "auto", optional
+        E, for clients that report neither gradient norm nor steps. "auto" lets asynchronous `pace`
+        choose it: the config holds `local-steps`, and a ClientApp that takes as many and returns
+        `local-steps` among its metrics confirms them. With any other, E stays as it is.
     target_loss, target_accuracy : float, optional
         End when the evaluation reaches it.
     checkpoint : path, optional
@@ -179,7 +182,7 @@ class Settings(Strategy):
     fraction_evaluate: float | None = None
     evaluate_every: int = 10
     schedule: Schedule | None = None
-    local_steps: int | None = None
+    local_steps: int | str | None = None
     target_loss: float | None = None
     target_accuracy: float | None = None
     checkpoint: str | Path | None = None
@@ -221,6 +224,11 @@ class Settings(Strategy):
         check_share("largest_share", self.largest_share)
         for partition, count in (self.samples or {}).items():
             positive_count(f"samples of partition {partition}", count)
+        check_local_steps(self.local_steps)
+        if self.local_steps == "auto" and not (self.asynchronous and self.scheme == "pace"):
+            got = f"auto for {label(self.scheme)} in mode {self.mode}"
+            remedy = "give scheme='pace' and mode='asynchronous'"
+            raise InputError(f"local_steps must be a number, or left out, got {got}; {remedy}")
         self.sampler()
         server = self.build_server()
         if self.asynchronous:
@@ -282,6 +290,7 @@ class Settings(Strategy):
         """Return the sampler of a run; with `rounds` it stays synchronous in the mode "auto"."""
         stays = rounds or not self._averages or isinstance(self.pilots, Pilots)
         paced = self.asynchronous and isinstance(self.scheme, str) and self.scheme == "pace"
+        knobs = {"local_steps": "auto"} if self.local_steps == "auto" else None
         return sampler_for(
             self.scheme,
             self.k,
@@ -292,7 +301,13 @@ class Settings(Strategy):
             c_over_s0=self.c_over_s0,
             buffer=self.buffer,
             times_known=False,
+            knobs=knobs,
         )
+
+    @property
+    def usual_steps(self) -> int | None:
+        """E of clients that do not report it, where it is given."""
+        return self.local_steps if isinstance(self.local_steps, int) else None
 
     @property
     def cap(self) -> float | None:
