@@ -68,7 +68,7 @@ def trials(study: Study, scheme: str, count: int) -> list[Trial]:
     kind, _, rate = training.schedule.partition(":")
     first, *others = rate.split(":")
     rates = [":".join([kind, f"{float(first) * x:g}", *others]) for x in RATES]
-    steps = dict.fromkeys(max(round(training.local_steps * x), 1) for x in STEPS)
+    steps = dict.fromkeys(max(round(study.local_steps * x), 1) for x in STEPS)
     options = [
         [f"training.schedule={each}" for each in rates],
         [f"training.local_steps={each}" for each in steps],

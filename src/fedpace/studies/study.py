@@ -631,6 +631,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
 def _describe(error: ErrorDetails) -> str:
     """Return the field, its value, what is wrong with it, and a remedy."""
     path = [str(part) for part in error["loc"]]
+    path = [part for part in path if not part.startswith(("constrained-", "literal["))]
     kind = path.pop(1) if path[:1] == ["data"] and len(path) > 1 else ""  # added by Pydantic
     field = ".".join([*path, "kind"] if error["type"].startswith("union_tag") else path)
     if error["type"] == "extra_forbidden":
