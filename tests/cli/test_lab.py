@@ -74,7 +74,7 @@ def test_up_refuses_data_that_only_the_clients_have(tmp_path: Path) -> None:
     setup.write_text(text)
     state = tmp_path / "state"
     line = refused("up", "--setup", setup, "--state", state, "--name", lab_name("own"))
-    assert "data.kind and model.kind must come with fedpace" in line
+    assert "its data are held by its clients; set data.source" in line
     assert not state.exists()
 
 
