@@ -243,7 +243,7 @@ def _points(name: str, run: _Going) -> list[dict[str, Any]]:
 
 
 class _Server(ThreadingHTTPServer):
-    """Answer each browser in a thread of its own: at most `MOST` at once, each for `LONGEST` s."""
+    """Answer each browser in a thread of its own: at most `MOST`, with `LONGEST` s to ask."""
 
     daemon_threads = True
 
@@ -258,8 +258,12 @@ class _Server(ThreadingHTTPServer):
         self._open[request] = time.monotonic()
         return True
 
+    def note_request(self, request: Any) -> None:
+        """Note that a request has come; the answer may take longer."""
+        self._open[request] = math.inf
+
     def service_actions(self) -> None:
-        """End connections that last too long: twice a second, and after each new one."""
+        """End connections that do not ask in time: twice a second, and after each new one."""
         for request, since in self._open.copy().items():
             if time.monotonic() - since > LONGEST:
                 with contextlib.suppress(OSError):
@@ -302,6 +306,8 @@ def _answering(live: Live, token: str) -> type[BaseHTTPRequestHandler]:
 
         def _is_refused(self) -> bool:
             """Tell whether the request is that of a page from elsewhere, or poses as ours."""
+            assert isinstance(self.server, _Server)
+            self.server.note_request(self.connection)
             host = self.headers.get("Host", "").rpartition(":")[0]
             site = self.headers.get("Sec-Fetch-Site", "none")
             return host not in (HERE, "localhost") or site not in ("none", "same-origin")
