@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpace.devices import replies
+from fedpace.backends.remote import roster
 from fedpace.devices.backend import DeviceBackend
 from fedpace.devices.server import DeviceServer
 from fedpace.devices.wire import Received
@@ -242,7 +242,7 @@ def test_gives_an_evaluation_twice_as_long_each_time(server: DeviceServer) -> No
 def test_learns_from_late_answers_how_long_an_evaluation_takes(
     server: DeviceServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replies, "UNKNOWN", 0.05)  # 0.2 s in the third attempt
+    monkeypatch.setattr(roster, "UNKNOWN", 0.05)  # 0.2 s in the third attempt
     for client in range(N):
         Fake(server.address[1], client, evaluating_for(0.3, client))
     devices = prepared(server, deadline=None)

@@ -227,10 +227,10 @@ class Deadlines:
     170.0
     """
 
-    def __init__(self, n: int, given: float | None = None, *, unknown: float = UNKNOWN) -> None:
+    def __init__(self, n: int, given: float | None = None, *, unknown: float | None = None) -> None:
         if given is not None and not given > 0:
             raise InputError(f"deadline must be positive, got {given}; give seconds, or none")
-        self._given, self._unknown = given, unknown
+        self._given, self._unknown = given, UNKNOWN if unknown is None else unknown
         self._latest: dict[int, deque[float]] = {}
         self._estimates: FloatArray = np.full(n, np.nan)
 
