@@ -256,6 +256,15 @@ def test_with_many_clients_the_round_on_a_link_is_estimated_with_its_error() -> 
         assert fine.low - 5 * fine.error <= fine.mean <= fine.high + 5 * fine.error
 
 
+def test_the_round_on_a_link_among_those_present_is_estimated() -> None:
+    profile, link = Profile(*random_fleet(7, 3)), SharedLink(2.0)
+    present = np.arange(7) != 2
+    design = as_design(as_design(SCHEMES["uniform"](profile, 3)).among(present))
+    found = link_round_time(design, link, profile.times, np.ones(7), draws=500)
+    assert found.error > 0
+    assert found.low - 5 * found.error <= found.mean <= found.high + 5 * found.error
+
+
 def test_a_wide_link_changes_nothing_and_a_narrow_one_makes_few_clients_best() -> None:
     profile = Profile(*random_fleet(40, 0))
     settings: dict[str, Any] = {"ks": [1, 4, 16], "schemes": ["uniform", "optimal-tiers"]}

@@ -122,3 +122,16 @@ def test_who_is_at_work_or_unknown_is_left_out(kind: type[InTurn] | type[AmongFr
     turns.end(0)
     assert turns.next(np.array([False, True, True]), rng) is None
     assert turns.next(np.array([True, False, False]), rng) is not None
+
+
+def test_a_design_may_give_no_client_a_turn() -> None:
+    class Never(AmongFree):
+        def next(self, free: Mask, credit: FloatArray, rng: np.random.Generator) -> None:  # type: ignore[override]
+            return None
+
+    rng = np.random.default_rng(0)
+    design = Never([0.5, 0.3, 0.2], [1 / 3] * 3, 2)
+    credit = design.start(rng)
+    turns = design.turns(credit)
+    assert turns.next(None, rng) is None
+    np.testing.assert_array_equal(turns.credits, credit)

@@ -236,20 +236,21 @@ def clip_to_sum(
         return Clipped(floors * (total / least), 0.0)
     low, high = 0.0, np.inf
     scale = guess or _scale(shape, total)
-    values = shape
-    for _ in range(NEWTON_STEPS):
+    steps = 0
+    while True:
+        steps += 1
         values = np.clip(scale * shape, floors, 1.0)
         over = float(values.sum()) - total
         low, high = (low, scale) if over > 0 else (scale, high)
         moving = float(shape[(values > floors) & (values < 1)].sum())
         better = scale - over / moving if moving > 0 else np.nan
-        if abs(better - scale) <= SAME * scale or over == 0 or low >= high * (1 - SAME):
-            break
+        found = abs(better - scale) <= SAME * scale or over == 0 or low >= high * (1 - SAME)
+        if found or steps == NEWTON_STEPS:
+            return Clipped(values, scale)
         if not low < better < high:
             middle = np.sqrt(low * high) if low > 0 else scale / 4
             better = 4 * scale if high == np.inf else middle
         scale = float(better)
-    return Clipped(values, scale)
 
 
 def _scale(shape: FloatArray, total: float) -> float:

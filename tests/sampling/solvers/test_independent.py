@@ -12,6 +12,7 @@ from scipy.optimize import minimize
 from fedpace import InputError, Profile, solve_mean_time
 from fedpace.checks import FloatArray
 from fedpace.sampling.independent import Independent, clip_to_sum
+from fedpace.sampling.solvers import independent
 from fedpace.sampling.solvers.independent import solve_independent
 from tests.sampling.fleets import (
     Fleet,
@@ -158,3 +159,25 @@ def test_bad_arguments_are_refused_in_one_line() -> None:
         solve_independent(*fleet, None, 2, time="median")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"max_weight must be at least 1/k = 0\.5, got 0\.1; "):
         solve_independent(*fleet, None, 2, max_weight=0.1)
+
+
+def test_rare_draws_of_single_clients_are_solved_too() -> None:
+    weights = np.array([0.12, 0.14, 0.34, 0.2, 0.2])
+    times, norms = np.array([0.35, 2.55, 0.04, 1.8, 0.43]), np.array([1.1, 0.9, 1.2, 2.0, 0.5])
+    found = solve_independent(weights, times, norms, 23.0, 1)
+    best = least_by_scipy(Fleet(weights, times, norms), 23.0, 1, None, "max")
+    assert found.status == "converged"
+    assert found.objective <= best * (1 + 1e-6)
+
+
+def test_a_large_fleet_begins_with_one_start_and_may_reach_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = random_fleet(20, 0)
+    whole = solve_independent(*fleet, None, 4)
+    monkeypatch.setattr(independent, "LARGE", 10)
+    assert solve_independent(*fleet, None, 4).objective >= whole.objective * (1 - 1e-9)
+    monkeypatch.setattr(independent, "LARGE_LIMIT", 1)
+    found = solve_independent(*fleet, None, 4)
+    assert (found.status, found.iterations >= 1) == ("iteration-limit", True)
+    assert found.inclusion.sum() == pytest.approx(4)

@@ -156,13 +156,14 @@ class _Problem(NamedTuple):
         gradient = slowest.gradient / slowest.mean
         gradient -= e / (slowest.somebody * (moment + e)) * slowest.nonempty
         gradient -= squares / (moment + e)
-        for power in range(LINEAR):
+        power = 0
+        while True:
             raised = e + moment * (4.0**power - 1)
             times = gradient + squares / (moment + raised)
             times += (1 - float(times @ inclusion)) / self.total
-            if times.min() > 0:
-                break
-        return np.maximum(times, NOTHING_LEFT * times.max()), raised
+            power += 1
+            if times.min() > 0 or power == LINEAR:
+                return np.maximum(times, NOTHING_LEFT * times.max()), raised
 
     def mean_time(self, times: FloatArray, e: float) -> _Mean:
         """Minimise (Σ t_i π_i) (Σ a_i² / π_i + e) subject to l_i ≤ π_i ≤ 1, Σ π = K.
