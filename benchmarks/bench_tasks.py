@@ -20,9 +20,8 @@ from fedpace.backends.local import LocalUpdates
 from fedpace.backends.simulator import Simulator
 from fedpace.checks import FloatArray
 from fedpace.data.shards import Shards, Split
-from fedpace.models.logistic import Logistic
 from fedpace.models.model import AnyFloats, BaseModel, Labels
-from fedpace.models.networks import SmallCnn
+from fedpace.models.networks import Logistic, SmallCnn
 from fedpace.times.availability import ComingAndGoing, Markov
 from fedpace.times.round_times import BaseTimes, Varying
 from fedpace.times.traces import trace_devices

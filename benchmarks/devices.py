@@ -34,7 +34,7 @@ from fedpace.devices.device import OPTIONS, Device
 from fedpace.devices.devices_pb2 import Asked
 from fedpace.devices.server import DeviceServer
 from fedpace.devices.wire import METHOD, Certificates, MessageReader
-from fedpace.models.logistic import Logistic
+from fedpace.models.networks import Logistic
 from fedpace.sampling.design import WithReplacement
 from fedpace.seeds import Seeds
 from fedpace.training.backend import Task

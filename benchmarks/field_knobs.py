@@ -19,7 +19,7 @@ from typing import Any
 
 from trials import Trial, parsed_options, run_all
 
-from fedpace.studies.grid import load_studies
+from fedpace.studies.runner import load_studies
 
 # Another draw of the data: of Setup 1 one on which the target can be reached.
 DATA = {"simulation-1": 7, "prototype-simulated": 5, "small-cnn": 1}

@@ -30,7 +30,7 @@ from tables import print_table
 from fedpace import Seeds, Stop, constant, sampler_for, train
 from fedpace.backends.remote.screening import BadReplyError, Border, Claims
 from fedpace.clients_file import read_clients, write_example
-from fedpace.data.idx import read_idx
+from fedpace.data.images import read_idx
 from fedpace.devices.device import read_samples
 from fedpace.devices.devices_pb2 import Asked, Said
 from fedpace.devices.shard import OwnShard, job_of

@@ -28,7 +28,7 @@ from fedpace import (
     SynchronousTraining,
     constant,
 )
-from fedpace.models.logistic import Logistic
+from fedpace.models.networks import Logistic
 
 SAMPLES_PER_CLIENT = 2
 

@@ -6,7 +6,7 @@ import numpy as np
 from torch import nn
 
 import fedpace
-from fedpace.data.idx import read_idx
+from fedpace.data.images import read_idx
 from fedpace.data.partition import dirichlet
 
 FOLDER = Path("/usr/share/datasets/fashion-mnist")  # apt-get install dataset-fashion-mnist

@@ -12,7 +12,7 @@ from torch import nn
 
 import fedpace
 from fedpace.errors import InputError
-from fedpace.models.logistic import Logistic
+from fedpace.models.networks import Logistic
 from fedpace.studies.store import Store
 from fedpace.training.callbacks import RunInfo
 from fedpace.training.history import Row

@@ -13,7 +13,7 @@ import typer.main
 import fedpace
 from fedpace.cli import app, options
 from fedpace.samplers.build import resolve
-from fedpace.studies.grid import grids, load_studies
+from fedpace.studies.runner import grids, load_studies
 from fedpace.studies.study import setups
 from tests.pages import PAGES, ROOT, blocks
 

@@ -84,8 +84,8 @@ def load(target: str) -> Any:
 
 _SCHEMES, _RIVALS = "fedpace.sampling.schemes", "fedpace.samplers.rivals"
 _SHARES = "fedpace.samplers.solve:Shares"
-_ARRIVALS, _SLOTS = "fedpace.servers.arrivals", "fedpace.samplers.rivals.turns:Slots"
-_LONGEST_IDLE = "fedpace.samplers.rivals.turns:LongestIdle"
+_ARRIVALS, _SLOTS = "fedpace.servers.asynchronous", "fedpace.samplers.rivals.asynchronous:Slots"
+_LONGEST_IDLE = "fedpace.samplers.rivals.asynchronous:LongestIdle"
 
 ENTRIES = (
     Entry("full", SCHEME, f"{_SCHEMES}:full"),
@@ -136,14 +136,14 @@ ENTRIES = (
         RIVAL,
         asynchronous=_SHARES,
         biased=True,
-        server="fedpace.servers.buffered:FedBuff",
+        server="fedpace.servers.asynchronous:FedBuff",
     ),
     Entry(
         "fedasync",
         RIVAL,
         asynchronous=_SHARES,
         biased=True,
-        server="fedpace.servers.buffered:FedAsync",
+        server="fedpace.servers.asynchronous:FedAsync",
         buffer=1,
     ),
     Entry("pisces", RIVAL, asynchronous=f"{_RIVALS}.pisces:Pisces", biased=True),
@@ -151,14 +151,14 @@ ENTRIES = (
     Entry("malenia", RIVAL, "", _SLOTS, server=f"{_ARRIVALS}:Malenia", buffer=1),
     Entry("rennala", RIVAL, "", _SLOTS, biased=True, server=f"{_ARRIVALS}:Rennala", buffer=1),
     Entry("ringmaster", RIVAL, "", _SLOTS, biased=True, server=f"{_ARRIVALS}:Ringmaster", buffer=1),
-    Entry("rescaled", RIVAL, asynchronous=f"{_RIVALS}.turns:Rescaled", buffer=1),
+    Entry("rescaled", RIVAL, asynchronous=f"{_RIVALS}.asynchronous:Rescaled", buffer=1),
     Entry("ace", RIVAL, "", _LONGEST_IDLE, biased=True, server=f"{_ARRIVALS}:Ace", buffer=1),
     Entry("ca2fl", RIVAL, "", _SHARES, biased=True, server=f"{_ARRIVALS}:Ca2fl"),
     Entry("area", RIVAL, "", _LONGEST_IDLE, server=f"{_ARRIVALS}:Area"),
     Entry(
         "generalized-asyncsgd",
         RIVAL,
-        asynchronous=f"{_RIVALS}.routing:GeneralizedAsyncSgd",
+        asynchronous=f"{_RIVALS}.asynchronous:GeneralizedAsyncSgd",
         buffer=1,
     ),
     Entry("average", SERVER, "fedpace.servers.average:Average"),

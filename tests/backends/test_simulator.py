@@ -15,7 +15,7 @@ from fedpace.conformance import check_backend
 from fedpace.data.partition import synthetic
 from fedpace.data.shards import Shards, Split
 from fedpace.errors import InputError
-from fedpace.models.logistic import Logistic
+from fedpace.models.networks import Logistic
 from fedpace.sampling.design import Design, Draw, Everyone, WithReplacement
 from fedpace.seeds import Seeds
 from fedpace.servers.average import Average

@@ -18,7 +18,7 @@ from fedpace.backends.local import LocalTrainer
 from fedpace.cli.lab import print_calibration
 from fedpace.cli.lab_run import _Rounds
 from fedpace.devices.device import serve
-from fedpace.devices.lab.calibration import Calibrated, RoundMedians
+from fedpace.devices.lab.lab import Calibrated, RoundMedians
 from fedpace.devices.measure import RunProgress
 from fedpace.devices.server import DeviceServer
 from fedpace.devices.shard import OwnShard

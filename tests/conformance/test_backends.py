@@ -9,7 +9,7 @@ from fedpace import Presence, Reply, Seeds, Simulator, Task, Varying
 from fedpace.checks import FloatArray
 from fedpace.conformance import check_backend
 from fedpace.data.partition import synthetic
-from fedpace.models.logistic import Logistic
+from fedpace.models.networks import Logistic
 
 
 def simulator(kind: type[Simulator] = Simulator) -> Simulator:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
-from fedpace.data.idx import MOST_BYTES, list_members, read_idx
+from fedpace.data.images import MOST_BYTES, list_members, read_idx
 from fedpace.errors import InputError
 
 from .idx_files import header, idx_bytes

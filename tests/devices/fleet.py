@@ -22,7 +22,7 @@ from fedpace.data.shards import Split
 from fedpace.devices.backend import DeviceBackend
 from fedpace.devices.device import Prepare, RateLimit, serve
 from fedpace.devices.server import DeviceServer
-from fedpace.models.logistic import Logistic
+from fedpace.models.networks import Logistic
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Steady
 from fedpace.training.backend import BaseBackend, Evaluation, Reply, Task

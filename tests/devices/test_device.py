@@ -77,7 +77,7 @@ def test_goes_on_when_a_server_says_what_no_server_of_ours_says(says: Asked) -> 
 
 def test_imports_neither_scipy_nor_dask() -> None:
     # A device is small: in forty processes each package counts forty times.
-    code = "import sys, fedpace.devices.device, fedpace.backends.local, fedpace.models.logistic; "
+    code = "import sys, fedpace.devices.device, fedpace.backends.local, fedpace.models.networks; "
     code += "print([m for m in ('scipy', 'dask', 'pydantic', 'pandas') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

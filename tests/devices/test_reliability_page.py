@@ -14,3 +14,10 @@ def test_every_test_that_the_page_names_exists() -> None:
     for file, name in re.findall(r"`([\w/]+\.py)::(test_\w+)", page):
         place = ROOT / file if file.startswith("tests/") else ROOT / "tests" / "devices" / file
         assert f"def {name}(" in written[place], file
+
+
+def test_the_folder_s_readme_lists_every_file() -> None:
+    folder = ROOT / "src" / "fedpace" / "devices"
+    named = set(re.findall(r"^\| `(\w+\.py)`", (folder / "README.md").read_text(), re.MULTILINE))
+    there = {path.name for path in (*folder.glob("*.py"), *folder.glob("lab/*.py"))}
+    assert named == there - {"__init__.py", "devices_pb2.py"}

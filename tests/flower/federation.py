@@ -16,7 +16,7 @@ from fedpace.data.partition import synthetic
 from fedpace.data.shards import Split
 from fedpace.flower import AdaptiveSampling, WarmUp
 from fedpace.flower.client import answer_query
-from fedpace.models.logistic import Logistic
+from fedpace.models.networks import Logistic
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Steady
 from fedpace.training.backend import Evaluation

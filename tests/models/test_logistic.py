@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpace.checks import FloatArray
-from fedpace.models.logistic import Logistic
 from fedpace.models.model import AnyFloats, BaseModel
+from fedpace.models.networks import Logistic
 
 UNIT = 2.0**-24  # the largest relative error of one operation in float32
 

@@ -25,8 +25,8 @@ from fedpace.checks import FloatArray
 from fedpace.data.partition import synthetic
 from fedpace.data.shards import Shards, Split
 from fedpace.errors import InputError
-from fedpace.models.logistic import Logistic
 from fedpace.models.model import BaseModel
+from fedpace.models.networks import Logistic
 from fedpace.models.torch_model import AT_ONCE, TorchModel
 from fedpace.sampling.design import WithReplacement
 from fedpace.seeds import Seeds

@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpace.report.curves import curve, own_rounds, pilots_end
 from fedpace.report.setups import setups_of, without_sweeps
 from fedpace.report.study_charts import estimate_note
-from fedpace.report.summary import sensitivities
+from fedpace.report.summary import curve, own_rounds, pilots_end, sensitivities
 from fedpace.samplers.pilots import RatioEstimate
 from fedpace.studies.build import run_one
 from fedpace.studies.store import Store

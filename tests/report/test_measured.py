@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpace.report.curves import curve, has, own_rounds
 from fedpace.report.notes import (
     NO_ACCURACY,
     fared,
@@ -21,7 +20,7 @@ from fedpace.report.report import Report
 from fedpace.report.setups import Setup, setups_of
 from fedpace.report.study_charts import curve_figure
 from fedpace.report.study_tables import latex, markdown
-from fedpace.report.summary import summarise
+from fedpace.report.summary import curve, has, own_rounds, summarise
 from fedpace.report.time_to_target import arrival
 from fedpace.studies.store import StoredRun
 from fedpace.studies.study import load_study

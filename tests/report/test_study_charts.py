@@ -11,7 +11,6 @@ from PIL import Image
 from fedpace.errors import MissingExtraError
 from fedpace.report import charts
 from fedpace.report.charts import COLOURS, Figure, drawn_clients, spec
-from fedpace.report.curves import Abscissa, Ordinate, curve
 from fedpace.report.report import Report
 from fedpace.report.setups import Sweep, optimising, setups_of, without_sweeps
 from fedpace.report.study_charts import (
@@ -20,7 +19,7 @@ from fedpace.report.study_charts import (
     probabilities_figures,
     sensitivity_figure,
 )
-from fedpace.report.summary import Summary, summarise
+from fedpace.report.summary import Abscissa, Ordinate, Summary, curve, summarise
 from fedpace.samplers.pilots import RatioEstimate
 
 from .looking import assert_legible, column, looked_at, titles

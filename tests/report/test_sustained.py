@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fedpace.report.curves import curve
 from fedpace.report.notes import SUSTAINED_NOTE, UNSUSTAINED_NOTE, missed, notes
 from fedpace.report.page import page
 from fedpace.report.setups import setups_of
 from fedpace.report.study_charts import target_note
 from fedpace.report.study_tables import csv_text, html_table, latex, main_columns, markdown
-from fedpace.report.summary import Summary, summarise
+from fedpace.report.summary import Summary, curve, summarise
 from fedpace.report.tables import print_tables, runs_table
 from fedpace.report.time_to_target import sustains, times_of
 

@@ -6,7 +6,7 @@ import pytest
 from fedpace.backends.simulator import Simulator
 from fedpace.checks import FloatArray
 from fedpace.data.partition import synthetic
-from fedpace.models.logistic import Logistic
+from fedpace.models.networks import Logistic
 from fedpace.profile import Profile
 from fedpace.sampling.design import Design, Everyone
 from fedpace.sampling.schemes import SCHEMES

@@ -13,7 +13,7 @@ from fedpace.report.setups import setups_of
 from fedpace.samplers.build import sampler_for
 from fedpace.samplers.solve import Shares
 from fedpace.seeds import Seeds
-from fedpace.servers.buffered import FedAsync, FedBuff
+from fedpace.servers.asynchronous import FedAsync, FedBuff
 from fedpace.studies.build import run_one, sampler, simulator
 from fedpace.studies.store import Store
 from tests.studies.tiny import run_here, tiny_study, write_setup

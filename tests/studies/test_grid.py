@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedpace.errors import InputError
-from fedpace.studies.grid import grids, load_studies
+from fedpace.studies.runner import grids, load_studies
 from fedpace.studies.store import Store
 from fedpace.studies.study import load_study
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedpace.backends.simulator import Simulator
 from fedpace.checks import FloatArray
 from fedpace.data.partition import synthetic
-from fedpace.models.logistic import Logistic
+from fedpace.models.networks import Logistic
 from fedpace.sampling.design import Design
 from fedpace.sampling.dispatch import Dispatch
 from fedpace.seeds import Seeds

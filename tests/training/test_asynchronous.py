@@ -19,7 +19,7 @@ from fedpace.sampling.design import Everyone, WithReplacement
 from fedpace.sampling.dispatch import InTurn
 from fedpace.sampling.solvers.shares import bounded_shares
 from fedpace.seeds import Seeds
-from fedpace.servers.buffered import FedAsync, FedBuff
+from fedpace.servers.asynchronous import FedAsync, FedBuff
 from fedpace.servers.memory import Memory
 from fedpace.times.links import SharedLink, Transfers, share_fairly
 from fedpace.times.round_times import BaseTimes, Presence, Steady, Varying

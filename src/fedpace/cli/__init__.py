@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import fedpace
-from fedpace.cli import about, data, field, lab, lab_run, predict, run, solve
+from fedpace.cli import about, lab, lab_run, run, solve
 from fedpace.cli.output import INTERRUPTED, REFUSED
 from fedpace.errors import InputError, MissingExtraError
 
@@ -46,18 +46,18 @@ for _command, _example in (
     (solve.plan_command, "plan clients.csv -k 10 --max-weight 1"),
     (run.run_command, "run simulation-1 --schemes uniform,optimal-mean --seeds 2 --out runs"),
     (run.report_command, "report runs"),
-    (predict.predict_command, "predict runs --rounds 20"),
+    (run.predict_command, "predict runs --rounds 20"),
     (run.live_command, "live runs"),
     (about.doctor_command, "doctor"),
     (about.schema_command, "schema study.schema.json"),
     (
-        field.compare_command,
+        run.compare_command,
         "field compare simulation-1 --schemes pace,uniform --trials 6 --seeds 3 --out tuned",
     ),
-    (field.export_command, "field export tuned"),
-    (data.fetch_command, "data fetch mnist"),
-    (data.where_command, "data where"),
-    (data.show_command, "data show simulation-1 --out holdings.png"),
+    (run.export_command, "field export tuned"),
+    (about.fetch_command, "data fetch mnist"),
+    (about.where_command, "data where"),
+    (about.show_command, "data show simulation-1 --out holdings.png"),
     (lab.up_command, "lab up --times uniform:0.187:7.159 --time-scale 0.1"),
     (lab.status_command, "lab status --name proto"),
     (lab_run.lab_run_command, "lab run prototype --schemes uniform,optimal-mean --out runs"),

@@ -15,7 +15,7 @@ from fedpace.cli import options, output
 from fedpace.errors import InputError, TooFewClientsError, listed
 
 if TYPE_CHECKING:
-    from fedpace.devices.lab.calibration import Calibrated
+    from fedpace.devices.lab.lab import Calibrated
     from fedpace.devices.lab.register import Lab
 
 import logging
@@ -142,7 +142,7 @@ def print_calibration(lab: Lab, found: Calibrated) -> None:
     """Print the round times asked for and measured, and warn about those that cannot be met."""
     import numpy as np
 
-    from fedpace.devices.lab.calibration import errors
+    from fedpace.devices.lab.lab import errors
     from fedpace.report.tables import print_tables
 
     measured, names = found.measured, np.array(lab.device_names)

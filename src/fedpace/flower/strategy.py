@@ -26,10 +26,15 @@ from fedpace.flower.backend import (
     open_checkpoint,
 )
 from fedpace.flower.messages import DrawnGrid, Layout
-from fedpace.flower.recorded import Recorded, store_run
 from fedpace.flower.replies import drop_failures, mean_metrics
 from fedpace.flower.settings import Settings
-from fedpace.flower.wrapped import WrappedServer, configure_wrapped, refuse_privacy_wrapper
+from fedpace.flower.wrapped import (
+    Recorded,
+    WrappedServer,
+    configure_wrapped,
+    refuse_privacy_wrapper,
+    store_run,
+)
 from fedpace.seeds import Seeds
 from fedpace.servers.build import AverageBuffers
 from fedpace.training.asynchronous import AsynchronousTraining

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError, needs
-from fedpace.models.logistic import Logistic
 from fedpace.models.model import AnyFloats, BaseModel, Labels
+from fedpace.models.networks import Logistic
 
 with needs("scikit-learn models need scikit-learn", "sklearn"):
     from sklearn.base import BaseEstimator, is_classifier

@@ -11,10 +11,9 @@ from fedpace.backends.privacy import describe_epsilon
 from fedpace.data.partition import PAPER_SIZES
 from fedpace.errors import InputError
 from fedpace.registry import is_biased
-from fedpace.report.curves import shows_accuracy
 from fedpace.report.forecast import NAMES, forecasts, seen_of
 from fedpace.report.setups import MEASURED, Setup, plain_name
-from fedpace.report.summary import BASELINE, PROPOSED, SchemeSummary, Summary
+from fedpace.report.summary import BASELINE, PROPOSED, SchemeSummary, Summary, shows_accuracy
 from fedpace.report.time_to_target import Interval, seeds_needed, sustains
 from fedpace.studies.store import StoredRun
 from fedpace.studies.study import Study, SyntheticSection, load_study, setups

@@ -21,17 +21,20 @@ from fedpace.report.charts import (
     records,
     scheme_encodings,
 )
-from fedpace.report.curves import Abscissa, Ordinate, panel, shows_accuracy
 from fedpace.report.notes import how_measured, title_of
 from fedpace.report.setups import Setup, Sweep, optimising
 from fedpace.report.summary import (
     BASELINE,
+    Abscissa,
+    Ordinate,
     Sensitivity,
     Summary,
     baseline_seconds,
     busy_shares,
+    panel,
     places,
     sensitivities,
+    shows_accuracy,
 )
 from fedpace.report.time_to_target import sustains
 from fedpace.studies.study import Study

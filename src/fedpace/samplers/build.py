@@ -26,7 +26,7 @@ from fedpace.registry import (
 from fedpace.samplers.pilots import Piloted
 from fedpace.samplers.solve import BY_COUNTS, Shares, Solve
 from fedpace.sampling.schemes import GROUP, Scheme, is_scheme, needs_counts_only
-from fedpace.servers.arrivals import ArrivalServer
+from fedpace.servers.asynchronous import ArrivalServer
 from fedpace.training.sampler import BaseSampler, as_sampler
 
 

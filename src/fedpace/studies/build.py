@@ -26,9 +26,8 @@ from fedpace.data.partition import PAPER_SIZES, power_law_sizes, synthetic
 from fedpace.data.shards import Shards, Split
 from fedpace.errors import InputError, MissingExtraError
 from fedpace.lookup import GIVEN, find
-from fedpace.models.logistic import Logistic
 from fedpace.models.model import BaseModel
-from fedpace.models.networks import Gru, SmallCnn
+from fedpace.models.networks import Gru, Logistic, SmallCnn
 from fedpace.profile import Profile
 from fedpace.registry import METHODS
 from fedpace.samplers.build import Pilots, WarmUp, sampler_for

@@ -1,12 +1,16 @@
-"""Run jobs in processes of this machine.
+"""Run jobs in processes of this machine, or on an existing Dask cluster.
 
-This is not `concurrent.futures` or loky: there, a killed process breaks the pool, and all runs in
-progress are lost. Here each process has its own pipe: its death affects one run only, rows arrive
-in order as they are made, and a process ends at once with its parent.
+With `concurrent.futures` or loky a killed process breaks the pool, and all runs in progress are
+lost. Here each process has its own pipe: its death affects one run only, rows arrive in order as
+they are made, and a process ends at once with its parent.
 """
 
+from __future__ import annotations
+
+import asyncio
 import contextlib
 import json
+import logging
 import multiprocessing
 import os
 import signal
@@ -16,23 +20,25 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import cloudpickle
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 import fedpace
-from fedpace.errors import InputError
+from fedpace.errors import InputError, MissingExtraError
 from fedpace.lookup import provide_sources, read_sources, register_objects, registered_objects
 from fedpace.studies.build import run_one
-from fedpace.studies.store import Job, pack_run
+from fedpace.studies.store import Job, pack_run, rows_of
 from fedpace.studies.study import Study
 from fedpace.training.callbacks import Callback, RunInfo
 from fedpace.training.history import Row
@@ -299,3 +305,97 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
+
+
+# Seconds to wait for the scheduler, at the start and at the end.
+PATIENCE, GOODBYE = 10, 5
+
+
+def run_on_cluster(
+    order: Order, jobs: Iterator[Job], *, scheduler: str, callback: Callback
+) -> Generator[tuple[Job, JobResult], None, None]:
+    """Send jobs to the cluster; yield each with its result when it arrives.
+
+    Dask repeats the runs of a lost worker on another.
+    """
+    distributed = _distributed()
+    pending: dict[Any, Job] = {}
+    with _connected(distributed, scheduler, callback.on_warning, pending) as client:
+        sent = order
+        if order.given:  # data go to every worker once, not with every run
+            client.wait_for_workers(1)
+            sent = client.scatter(order, broadcast=True)
+        pending |= {client.submit(run_job, sent, job, pure=False): job for job in jobs}
+        for future in distributed.as_completed(list(pending), loop=client.loop):
+            try:
+                # No time limit: a result that was lost with its worker is computed again first.
+                answer = future.result()
+            except Exception as error:  # of Dask, also of a worker's death
+                answer = _failed(error, client, scheduler)
+            job = pending.pop(future)
+            callback.on_start(RunInfo(*job), ())
+            for row in rows_of(answer.contents) if order.watched and answer.contents else ():
+                callback.on_row(RunInfo(*job), row)
+            yield job, answer
+
+
+def _distributed() -> Any:
+    """Import Dask and silence its logs, which repeat our messages."""
+    try:
+        distributed = import_module("distributed")
+    except ImportError:
+        raise MissingExtraError(
+            "--scheduler needs Dask; install it with: pip install 'fedpace[cluster]'"
+        ) from None
+    for name in list(logging.root.manager.loggerDict):
+        if name.partition(".")[0] in ("distributed", "tornado"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+    return distributed
+
+
+@contextlib.contextmanager
+def _connected(
+    distributed: Any, scheduler: str, warn: Callable[[str], None], pending: dict[Any, Job]
+) -> Iterator[Any]:
+    """Connect to the scheduler, or explain in one line; at the end cancel what is pending.
+
+    Its identity is asked for first: `Client` leaves threads and logs behind if it gets no answer.
+    """
+    try:
+        answer = asyncio.run(_identity(distributed, scheduler))
+        if answer["type"] != "Scheduler":
+            raise ValueError(f"it is a {answer['type'].lower()}")
+    except Exception as error:  # another server's answer may raise anything
+        ours = isinstance(error, (OSError, ValueError))
+        reason = (str(error) or "no answer") if ours else "what answers there is not Dask"
+        remedy = "give the address that 'dask scheduler' prints"
+        raise InputError(f"scheduler {scheduler} cannot be reached: {reason}; {remedy}") from None
+    if not answer["workers"]:
+        warn(f"scheduler {scheduler} has no workers yet; waiting for the first")
+    client = distributed.Client(scheduler, timeout=PATIENCE, set_as_default=False)
+    try:
+        yield client
+    finally:  # the scheduler may be gone
+        with contextlib.suppress(Exception):
+            client.cancel(list(pending), force=True)
+        with contextlib.suppress(Exception):
+            client.close(timeout=GOODBYE)
+
+
+async def _identity(distributed: Any, scheduler: str) -> dict[str, Any]:
+    secrets = distributed.Security().get_connection_args("client")
+    async with distributed.rpc(scheduler, timeout=PATIENCE, connection_args=secrets) as remote:
+        identity: dict[str, Any] = await asyncio.wait_for(remote.identity(), PATIENCE)
+        return identity
+
+
+def _failed(error: Exception, client: Any, scheduler: str) -> JobResult:
+    """Return the answer for a failed run; raise if the scheduler is gone."""
+    closed = import_module("distributed.comm").CommClosedError
+    if isinstance(error, (CancelledError, closed)) or client.status != "running":
+        raise InputError(
+            f"scheduler {scheduler} was lost; finished runs are stored, and the same command "
+            "continues from there"
+        ) from None
+    known = isinstance(error, InputError)
+    return JobResult(b"", str(error) if known else f"{type(error).__name__}: {error}")

@@ -66,7 +66,7 @@ def write_setup(folder: Path) -> Path:
 # A user's own data and model, for two devices.
 OWN = """
 import numpy as np
-from fedpace.models.logistic import Logistic
+from fedpace.models.networks import Logistic
 
 def make_clients():
     every = np.random.default_rng(0).normal(size=(2, 40, 500))

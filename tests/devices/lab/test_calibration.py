@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedpace.checks import FloatArray
-from fedpace.devices.lab.calibration import (
+from fedpace.devices.lab.lab import (
     FASTEST,
     RoundMedians,
     calibrate,

@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike
 
 from fedpace.devices.device import device_names, join
 from fedpace.devices.lab import launch
-from fedpace.devices.lab.calibration import Calibrated, calibrate
-from fedpace.devices.lab.lab import remains_of
+from fedpace.devices.lab.lab import Calibrated, calibrate, remains_of
 from fedpace.devices.lab.launch import check_share, limits_left
 from fedpace.devices.lab.register import Names, read_lab
 from fedpace.errors import InputError

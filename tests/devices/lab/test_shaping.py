@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpace.devices.lab.calibration import (
+from fedpace.devices.lab.lab import (
     FASTEST,
     LONGEST_PACKET,
     SHORTEST_PACKET,

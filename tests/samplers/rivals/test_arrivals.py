@@ -18,11 +18,10 @@ from fedpace.conformance import check_sampler, check_server
 from fedpace.errors import InputError
 from fedpace.registry import ASYNCHRONOUS, METHODS, RIVAL, is_biased, load, method_names
 from fedpace.samplers.build import sampler_for
-from fedpace.samplers.rivals.routing import Queued, queues, solve_routing
-from fedpace.samplers.rivals.turns import Ordered
+from fedpace.samplers.rivals.asynchronous import Ordered, Queued, queues, solve_routing
 from fedpace.sampling.design import Draw
 from fedpace.seeds import Seeds
-from fedpace.servers.arrivals import Area, Malenia
+from fedpace.servers.asynchronous import Area, Malenia
 from fedpace.servers.average import FedExp
 from fedpace.servers.build import server_for
 from fedpace.studies.build import run_one

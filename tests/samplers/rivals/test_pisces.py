@@ -12,7 +12,7 @@ from fedpace.samplers.build import resolve, sampler_for
 from fedpace.samplers.rivals.pisces import Best, Pisces, PiscesState
 from fedpace.sampling.design import Draw
 from fedpace.seeds import Seeds
-from fedpace.servers.buffered import StaleMean
+from fedpace.servers.asynchronous import StaleMean
 from fedpace.times.round_times import Steady
 from fedpace.training.backend import Reply
 from fedpace.training.sampler import SamplerContext

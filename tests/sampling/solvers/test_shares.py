@@ -10,7 +10,7 @@ from scipy.optimize import linprog, minimize
 
 from fedpace import InputError, Profile, solve_mean_time
 from fedpace.checks import FloatArray
-from fedpace.sampling.solvers import rates
+from fedpace.sampling.solvers import shares
 from fedpace.sampling.solvers.shares import ShareSolution, bounded_shares, solve_shares
 from tests.sampling.fleets import Fleet, extreme_fleets, fleets, random_fleet, ratios
 
@@ -75,14 +75,14 @@ def test_no_general_solver_finds_better(seed: int, max_weight: float | None) -> 
     assert found.gap < 1e-7
 
 
-@pytest.mark.parametrize("many", [0, rates.MANY])
+@pytest.mark.parametrize("many", [0, shares.MANY])
 @given(fleets(), ratios, caps, st.data())
 def test_is_feasible_stationary_and_certified(
     many: int, fleet: Fleet, ratio: float, max_weight: float | None, data: st.DataObject
 ) -> None:
     at_once = data.draw(st.integers(1, fleet.times.size))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rates, "MANY", many)
+        patch.setattr(shares, "MANY", many)
         found = solve_shares(*fleet, ratio * fleet.least_variance, at_once, max_weight)
     check_feasible(found, fleet, at_once, max_weight)
     assert found.status == "converged"
@@ -90,14 +90,14 @@ def test_is_feasible_stationary_and_certified(
     assert found.gap < 1e-5
 
 
-@pytest.mark.parametrize("many", [0, rates.MANY])
+@pytest.mark.parametrize("many", [0, shares.MANY])
 @given(extreme_fleets(), ratios, caps, st.data())
 def test_is_feasible_on_extreme_fleets(
     many: int, fleet: Fleet, ratio: float, max_weight: float | None, data: st.DataObject
 ) -> None:
     at_once = data.draw(st.integers(1, fleet.times.size))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rates, "MANY", many)
+        patch.setattr(shares, "MANY", many)
         found = solve_shares(*fleet, ratio * fleet.least_variance, at_once, max_weight)
     check_feasible(found, fleet, at_once, max_weight)
 
@@ -179,7 +179,7 @@ def test_input_is_checked() -> None:
 
 
 def test_shares_are_valid_where_steps_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "NEWTON_STEPS", 2)
+    monkeypatch.setattr(shares, "NEWTON_STEPS", 2)
     for seed in range(10):
         found = solve_shares(*random_fleet(20, seed), None, 5, max_weight=1.5)
         assert np.all(found.q > 0)
@@ -188,7 +188,7 @@ def test_shares_are_valid_where_steps_run_out(monkeypatch: pytest.MonkeyPatch) -
 
 def large_fleet(seed: int) -> tuple[Fleet, int]:
     """Return more clients than are solved for one unknown after the other."""
-    fleet = random_fleet(rates.MANY + 10, seed)
+    fleet = random_fleet(shares.MANY + 10, seed)
     times, rng = fleet.times.copy(), np.random.default_rng(seed)
     if seed % 3 == 1:
         times = 10 ** rng.uniform(-5, 5, times.size)
@@ -203,7 +203,7 @@ def test_two_unknowns_at_once_are_those_found_one_after_the_other(
 ) -> None:
     fleet, at_once = large_fleet(seed)
     both = solve_shares(fleet.weights, fleet.times, fleet.grad_norms, None, at_once, 4.0)
-    monkeypatch.setattr(rates, "MANY", 10**9)
+    monkeypatch.setattr(shares, "MANY", 10**9)
     one = solve_shares(fleet.weights, fleet.times, fleet.grad_norms, None, at_once, 4.0)
     np.testing.assert_allclose(both.q, one.q, rtol=1e-9)
     assert both.status == one.status == "converged"
@@ -216,7 +216,7 @@ def test_where_two_at_once_fail_one_after_the_other_is_found(
 ) -> None:
     fleet, at_once = large_fleet(seed)
     wanted = solve_shares(fleet.weights, fleet.times, fleet.grad_norms, None, at_once, 4.0)
-    monkeypatch.setattr(rates, "JOINT_STEPS", 1)
+    monkeypatch.setattr(shares, "JOINT_STEPS", 1)
     found = solve_shares(fleet.weights, fleet.times, fleet.grad_norms, None, at_once, 4.0)
     np.testing.assert_allclose(found.q, wanted.q, rtol=1e-9)
 
@@ -251,7 +251,7 @@ def test_a_linear_programme_confirms_the_gap(seed: int) -> None:
     fleet, c, at_once, cap = decades(seed)
     profile = Profile(*fleet, c)
     floors = bounded_shares(*fleet[:2], at_once) / cap
-    problem = rates.rate_problem(profile, at_once, floors)
+    problem = shares.rate_problem(profile, at_once, floors)
     solved, _, _ = problem.solve()
     total = float(solved.sum())
     slope = -((problem.importance / solved) ** 2) - problem.c / total**2
@@ -273,6 +273,6 @@ def test_a_linear_programme_confirms_the_gap(seed: int) -> None:
 
 
 def test_a_gap_that_is_not_proven_is_not_called_converged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates.RateProblem, "certificate", lambda *_: (0.0, 1e-3))
+    monkeypatch.setattr(shares.RateProblem, "certificate", lambda *_: (0.0, 1e-3))
     found = solve_shares(*random_fleet(5, seed=0), 1.0, at_once=2)
     assert (found.status, found.gap) == ("iteration-limit", 1e-3)

@@ -21,8 +21,7 @@ from fedpace import (
 from fedpace.checks import FloatArray
 from fedpace.sampling.solvers import tiers as tiers_module
 from fedpace.sampling.solvers.tiers import TierSolution, tier_counts
-from fedpace.sampling.systematic import totals
-from fedpace.sampling.tiers import inclusion_probabilities
+from fedpace.sampling.tiers import inclusion_probabilities, totals
 from tests.sampling.fleets import (
     Fleet,
     caps,

@@ -14,7 +14,7 @@ from fedpace.errors import InputError
 from fedpace.profile import Profile
 from fedpace.samplers.rivals.rule import extend, known_times, reported_losses, update_times
 from fedpace.sampling.dispatch import BaseDispatch, Turn
-from fedpace.servers.buffered import StaleMean, staleness
+from fedpace.servers.asynchronous import StaleMean, staleness
 from fedpace.training.history import Row
 from fedpace.training.sampler import BaseSampler, SamplerContext
 from fedpace.training.updates import RoundUpdates

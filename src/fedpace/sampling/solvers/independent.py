@@ -20,7 +20,7 @@ from fedpace.profile import Profile
 from fedpace.sampling.independent import Clipped, Independent, clip_to_sum, sorted_slowest
 from fedpace.sampling.solvers.max_time import LARGE, solve_max_time
 from fedpace.sampling.solvers.mean_time import falling_root, unit_importance
-from fedpace.sampling.solvers.rates import first_positive
+from fedpace.sampling.solvers.shares import first_positive
 from fedpace.sampling.solvers.solution import NOTHING_LEFT, Solution, check_cap, residual
 
 # Descent steps from one start; none of our tests needed more than 100.

@@ -20,8 +20,7 @@ from fedpace.sampling.design import normalise
 from fedpace.sampling.solvers.max_time import solve_max_time
 from fedpace.sampling.solvers.mean_time import Tilt, solve_mean_time, solve_tilt
 from fedpace.sampling.solvers.solution import NOTHING_LEFT, Solution, check_cap, residual
-from fedpace.sampling.systematic import totals
-from fedpace.sampling.tiers import Tiered, inclusion_probabilities
+from fedpace.sampling.tiers import Tiered, inclusion_probabilities, totals
 
 # Up to this many clients, numbers of tiers are compared by their exact times.
 SMALL = 2**11
