@@ -76,7 +76,7 @@ def test_a_shipped_sampler_is_refused_in_asynchronous_mode_however_it_is_given(s
     assert isinstance(sampler_for(scheme, 3), Oort)
 
 
-@pytest.mark.parametrize("scheme", ["fedpace.samplers.rivals.pisces:Pisces", "pisces"])
+@pytest.mark.parametrize("scheme", ["fedpace.samplers.rivals.oort:Pisces", "pisces"])
 def test_an_asynchronous_sampler_is_refused_in_rounds_however_it_is_given(scheme: str) -> None:
     with pytest.raises(InputError, match=r"^pisces has no rounds, got mode synchronous; choose"):
         sampler_for(scheme, 3, mode=SYNCHRONOUS)

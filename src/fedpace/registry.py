@@ -146,7 +146,7 @@ ENTRIES = (
         server="fedpace.servers.asynchronous:FedAsync",
         buffer=1,
     ),
-    Entry("pisces", RIVAL, asynchronous=f"{_RIVALS}.pisces:Pisces", biased=True),
+    Entry("pisces", RIVAL, asynchronous=f"{_RIVALS}.oort:Pisces", biased=True),
     Entry("ringleader", RIVAL, "", _SLOTS, server=f"{_ARRIVALS}:Ringleader", buffer=1),
     Entry("malenia", RIVAL, "", _SLOTS, server=f"{_ARRIVALS}:Malenia", buffer=1),
     Entry("rennala", RIVAL, "", _SLOTS, biased=True, server=f"{_ARRIVALS}:Rennala", buffer=1),

@@ -9,7 +9,7 @@ from fedpace.conformance import check_sampler
 from fedpace.errors import InputError
 from fedpace.registry import is_biased
 from fedpace.samplers.build import resolve, sampler_for
-from fedpace.samplers.rivals.pisces import Best, Pisces, PiscesState
+from fedpace.samplers.rivals.oort import Best, Pisces, PiscesState
 from fedpace.sampling.design import Draw
 from fedpace.seeds import Seeds
 from fedpace.servers.asynchronous import StaleMean
