@@ -23,8 +23,8 @@ from fedpace.data.shards import Shards, Split
 from fedpace.models.model import AnyFloats, BaseModel, Labels
 from fedpace.models.networks import Logistic, SmallCnn
 from fedpace.times.availability import ComingAndGoing, Markov
+from fedpace.times.links import trace_devices
 from fedpace.times.round_times import BaseTimes, Varying
-from fedpace.times.traces import trace_devices
 from fedpace.training.backend import Task as Work
 
 # Steps of L-BFGS to the loss that targets are relative to.

@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
 from fedpace.times.distributions import ORDERS, usual_times
-from fedpace.times.traces import trace_times
+from fedpace.times.links import trace_times
 
 COUNT = 20_000
 SIZES = np.arange(1, COUNT + 1)

@@ -11,7 +11,7 @@ from fedpace.seeds import Seeds
 from fedpace.studies.build import check_at_hand, simulator
 from fedpace.studies.study import load_study
 from fedpace.times.distributions import usual_times
-from fedpace.times.links import FLASH, Linked, link_seconds, read_speeds
+from fedpace.times.links import FLASH_USERS, Linked, link_seconds, read_speeds
 from fedpace.times.round_times import Steady
 
 USER = {"down_u": 125.0, "down_sigma": 25.0, "up_u": 250.0, "up_sigma": 0.0}
@@ -20,7 +20,7 @@ SPEEDS = np.array([[125.0, 25.0, 250.0, 0.0], [125.0, 0.0, 250.0, 0.0]])
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / FLASH
+    path = tmp_path / FLASH_USERS
     path.parent.mkdir()
     path.write_text(json.dumps({"a": USER, "b": USER | {"down_u": 50.0}}), encoding="utf-8")
     monkeypatch.setenv("FEDPACE_DATA", str(tmp_path))

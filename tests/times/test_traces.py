@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
-from fedpace.times import traces
-from fedpace.times.traces import (
+from fedpace.times import links
+from fedpace.times.links import (
     MEGABITS,
     SAMPLES,
     WHOLE,
@@ -48,7 +48,7 @@ def test_three_thousand_possible_devices_come_along_in_a_small_file() -> None:
     compute, bandwidth = devices.T
     assert (compute.min(), compute.max()) == (15, 199)
     assert 1000 < bandwidth.min() < bandwidth.max() < 210_000
-    path = Path(traces.__file__).with_name("fedscale.csv")
+    path = Path(links.__file__).with_name("fedscale.csv")
     assert path.stat().st_size < 60_000
     assert "Apache License 2.0" in path.read_text()
 
@@ -165,7 +165,7 @@ def test_a_trace_without_any_possible_device_is_refused(tmp_path: Path) -> None:
 
 
 def test_importing_reads_no_trace() -> None:
-    code = "import fedpace.times.distributions as d, fedpace.times.traces as t; "
+    code = "import fedpace.times.distributions as d, fedpace.times.links as t; "
     code += "print(t._shipped.cache_info().misses)"
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60

@@ -19,9 +19,15 @@ from fedpace.data.shards import Shards, Split
 from fedpace.errors import InputError
 from fedpace.models.model import BaseModel, adapt_model
 from fedpace.seeds import Seeds
-from fedpace.times.links import FAIR, SharedLink, Transfers, share_fairly
+from fedpace.times.links import (
+    FAIR,
+    FORWARD_AND_BACKWARD,
+    MEGABITS,
+    SharedLink,
+    Transfers,
+    share_fairly,
+)
 from fedpace.times.round_times import BaseTimes, Presence, as_times
-from fedpace.times.traces import FORWARD_AND_BACKWARD, MEGABITS
 from fedpace.training.backend import (
     NO_CLIENTS,
     NO_VALUES,

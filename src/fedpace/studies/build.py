@@ -49,10 +49,8 @@ from fedpace.studies.study import (
 )
 from fedpace.times.availability import check_availability, with_availability
 from fedpace.times.distributions import FLASH, DeviceTimes, device_times
-from fedpace.times.links import FLASH as LINKS
-from fedpace.times.links import SharedLink, linked
+from fedpace.times.links import FLASH_USERS, SharedLink, data_file, linked, whole_file
 from fedpace.times.round_times import BaseTimes, Steady, Varying
-from fedpace.times.traces import data_file, whole_file
 from fedpace.training.backend import BaseBackend
 from fedpace.training.sampler import BaseSampler, SamplerContext
 from fedpace.training.stopping import Schedule, Stop, constant, inverse, theoretical
@@ -230,7 +228,7 @@ def check_at_hand(study: Study) -> None:
     if study.devices.times.endswith("trace:fedscale:all"):
         whole_file()
     if study.devices.times.endswith(FLASH):
-        data_file(LINKS)
+        data_file(FLASH_USERS)
     check_availability(study.devices.availability, client_count(study))
     if study.model.kind == "lenet5" and find_spec("torch") is None:
         remedy = "install it with: pip install 'fedpace[torch]'"

@@ -13,9 +13,8 @@ from pydantic_core import ErrorDetails
 from fedpace.backends.privacy import DELTA, Privacy
 from fedpace.errors import InputError, nearest
 from fedpace.times.availability import ALWAYS
-from fedpace.times.links import OPTIMAL, SharedLink
+from fedpace.times.links import MEGABITS, OPTIMAL, SAMPLES, SharedLink
 from fedpace.times.round_times import COMPUTING
-from fedpace.times.traces import MEGABITS, SAMPLES
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -11,9 +11,8 @@ from scipy.special import ndtri
 
 from fedpace.checks import FloatArray, IntArray, positive_column
 from fedpace.errors import InputError, nearest
-from fedpace.times.links import flash_devices
+from fedpace.times.links import MEGABITS, SAMPLES, flash_devices, trace_seconds
 from fedpace.times.round_times import COMPUTING
-from fedpace.times.traces import MEGABITS, SAMPLES, trace_seconds
 
 # The parameters that follow each distribution's name.
 DISTRIBUTIONS = {
