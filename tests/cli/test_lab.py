@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from fedpace.backends.local import LocalTrainer
-from fedpace.cli.lab import print_calibration
-from fedpace.cli.lab_run import _Rounds
+from fedpace.cli.lab import _Rounds, print_calibration
 from fedpace.devices.device import serve
 from fedpace.devices.lab.lab import Calibrated, RoundMedians
 from fedpace.devices.measure import RunProgress

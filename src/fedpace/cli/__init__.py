@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import fedpace
-from fedpace.cli import about, lab, lab_run, run, solve
+from fedpace.cli import about, lab, run, solve
 from fedpace.cli.output import INTERRUPTED, REFUSED
 from fedpace.errors import InputError, MissingExtraError
 
@@ -60,7 +60,7 @@ for _command, _example in (
     (about.show_command, "data show simulation-1 --out holdings.png"),
     (lab.up_command, "lab up --times uniform:0.187:7.159 --time-scale 0.1"),
     (lab.status_command, "lab status --name proto"),
-    (lab_run.lab_run_command, "lab run prototype --schemes uniform,optimal-mean --out runs"),
+    (lab.run_command, "lab run prototype --schemes uniform,optimal-mean --out runs"),
     (lab.down_command, "lab down --name proto"),
     (lab.certs_command, "lab certs --out certs --devices 40 --server 192.168.1.10"),
     (lab.join_command, "lab join 192.168.1.10:7100 --name device-07 --certs certs"),
