@@ -30,8 +30,8 @@ from fedpace.report.setups import plain_name
 from fedpace.report.study_charts import study_figures
 from fedpace.report.study_tables import csv_text, main_table, ranked
 from fedpace.report.summary import SchemeSummary, Summary
+from fedpace.studies.build import model_for, split_of
 from fedpace.studies.callbacks import ProgressLines, loggers
-from fedpace.studies.own import model_for, split_of
 from fedpace.studies.runner import run_study, study_jobs, write_models
 from fedpace.studies.store import Store, StoredRun, write_record
 from fedpace.studies.study import SECTIONS, validated

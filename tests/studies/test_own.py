@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fedpace.errors import InputError
-from fedpace.studies.build import simulator
-from fedpace.studies.own import split_of
+from fedpace.studies.build import simulator, split_of
 from fedpace.studies.store import run_key
 from fedpace.studies.study import load_study
 from tests.cli.calling import assert_refused, run
