@@ -85,6 +85,11 @@ def adapt(value: object, base: type[Base], *, argument: str, required: Iterable[
     return value if own else _wrap(value, base)  # type: ignore[return-value]
 
 
+def optional(value: object, name: str, default: Any = None) -> Any:
+    """Return an attribute that a user's function or object may have, else the default."""
+    return getattr(value, name, default)
+
+
 def original(value: object) -> object:
     """Return the object that `adapt` wrapped, or `value` itself."""
     return vars(value)["_adapted"] if isinstance(value, _Adapted) else value

@@ -407,8 +407,7 @@ def _mark(model: Any, split: Split, loss: Any) -> str:
     """Return a hash of a model: its source, its layers and its initial parameters."""
     made = model_for(model, split.train, loss=loss)
     start = made.initial(np.random.default_rng(0))
-    layers = repr(getattr(made, "_module", ""))
-    return _digest((fingerprint(model) or "").encode(), layers.encode(), start)
+    return _digest((fingerprint(model) or "").encode(), str(made.architecture).encode(), start)
 
 
 def _hash_of(split: Split) -> str:

@@ -13,6 +13,8 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from fedpace.adapt import optional
+
 SYNCHRONOUS, ASYNCHRONOUS = MODES = ("synchronous", "asynchronous")
 # Begin with rounds, and continue asynchronously if the sampler predicts that it is sooner.
 AUTO = "auto"
@@ -212,7 +214,7 @@ def entry_of(value: object) -> Entry | None:
     """Return the entry of a name, or of a registered class or function however it was found."""
     if isinstance(value, str):
         return METHODS.get(value)
-    place = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', '')}"
+    place = f"{optional(value, '__module__', '')}:{optional(value, '__qualname__', '')}"
     for entry in METHODS.values():
         if place in (entry.target, entry.asynchronous) and not entry.options:
             return entry

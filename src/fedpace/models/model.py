@@ -31,10 +31,13 @@ class BaseModel:
     trained : mask of length P or None
         False for entries that no gradient moves, such as the running means of batch
         normalisation; `gradients` writes their new values. None: all are trained.
+    architecture : str
+        Text in which models with other layers differ; stored runs are told apart by it.
     """
 
     dtype: type[np.floating[Any]] = np.float64
     trained: NDArray[np.bool_] | None = None
+    architecture: str = ""
 
     @default_property
     def size(self) -> int:

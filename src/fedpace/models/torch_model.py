@@ -88,6 +88,7 @@ class TorchModel(BaseModel):
         self._make = None if isinstance(module, nn.Module) or not callable(module) else module
         made = module if self._make is None else torch_modules.seeded(0, self._make)
         self._module = torch_modules.own_copy(made)
+        self.architecture = repr(self._module)
         self._parameters = torch_modules.trainable(self._module)
         self._running = torch_modules.running(self._module)
         self._own: dict[str, Tensor] = {**self._parameters, **self._running}

@@ -4,6 +4,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fedpace.adapt import optional
 from fedpace.checks import FloatArray, positive_count
 from fedpace.errors import InputError, Named
 from fedpace.lookup import find
@@ -109,7 +110,7 @@ def needs_counts_only(scheme: Scheme) -> bool:
     Set `my_scheme.needs_counts_only = True` for a scheme of your own. Otherwise fedpace assumes
     that it needs everything, and estimates that in the first rounds.
     """
-    return scheme in (full, uniform, weighted) or getattr(scheme, "needs_counts_only", False)
+    return scheme in (full, uniform, weighted) or optional(scheme, "needs_counts_only", False)
 
 
 def scheme_named(name: object, *, argument: str = "scheme") -> Scheme:
@@ -129,4 +130,4 @@ def scheme_named(name: object, *, argument: str = "scheme") -> Scheme:
 
 def is_scheme(value: object) -> bool:
     """Return whether a value is a scheme, not a sampler or a class of samplers."""
-    return callable(value) and not isinstance(value, type) and not hasattr(value, "observe")
+    return callable(value) and not isinstance(value, type) and optional(value, "observe") is None

@@ -183,14 +183,13 @@ def write_models(study: Study, keys: Mapping[Job, str], out: Path) -> list[Path]
     """
     store, written = Store(out), []
     model = simulator(study, next(iter(keys)).seed).model
-    named_arrays = getattr(model, "arrays", lambda parameters: {"parameters": parameters})
     for job, key in keys.items():
         path = store.find(key)
         run = None if path is None else store.load(path)
         if run is None or run.parameters is None:
             continue
         buffer = BytesIO()
-        np.savez_compressed(buffer, allow_pickle=False, **named_arrays(run.parameters))
+        np.savez_compressed(buffer, allow_pickle=False, **model.arrays(run.parameters))
         target = made_folder(out / MODELS, "--out") / f"{job.file_name}.npz"
         write_through(target, buffer.getvalue(), temporary=target.with_suffix(".part"))
         written.append(target)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.adapt import adapt
+from fedpace.adapt import adapt, optional
 from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError, nearest
 from fedpace.lookup import find
@@ -277,7 +277,7 @@ def availability(spec: str, n: int, seeds: Seeds) -> BaseAvailability:
 
 def _own(spec: str, n: int, seeds: Seeds) -> BaseAvailability:
     given = find(spec, {}, argument="availability", group=GROUP)
-    if callable(given) and (isinstance(given, type) or not hasattr(given, "there")):
+    if callable(given) and (isinstance(given, type) or optional(given, "there") is None):
         given = given(n, seeds)
     model = adapt(
         given, BaseAvailability, argument="availability", required=("there", "next_change")
