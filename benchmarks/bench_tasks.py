@@ -104,7 +104,7 @@ class Mlp(_Layers):
     def __init__(self, features: int, hidden: int, classes: int) -> None:
         self.shapes = ((features + 1, hidden), (hidden + 1, classes))
 
-    def prepared(self, x: AnyFloats) -> AnyFloats:
+    def prepare(self, x: AnyFloats) -> AnyFloats:
         return np.concatenate([x, np.ones((len(x), 1))], axis=1).astype(self.dtype)
 
     def _forward(self, parameters: AnyFloats, x: AnyFloats) -> tuple[AnyFloats, AnyFloats]:
@@ -485,7 +485,7 @@ def target_of(task: BenchTask, seed: int) -> tuple[float, float, float]:
     """Return the target, the loss at the start, and the least that L-BFGS finds from there."""
     problem = problem_of(task)
     train, model = problem.split.train, problem.model
-    x, whole = model.prepared(train.x), model.prepared_whole(train.x)
+    x, whole = model.prepare(train.x), model.prepare_whole(train.x)
     start = model.initial(Seeds(seed).stream("init"))
     gradient = np.empty((1, model.size), dtype=model.dtype)
 

@@ -230,7 +230,7 @@ def _panel(runs: Runs, task: str) -> Figure:
     """Return a dot and an interval per scheme, on one scale for all tasks."""
     import altair as alt
 
-    from fedpace.report.charts import Figure, named, numbers
+    from fedpace.report.charts import Figure, chart_of, numbers
 
     schemes, rows = schemes_of(runs), []
     for scheme in schemes:
@@ -245,7 +245,7 @@ def _panel(runs: Runs, task: str) -> Figure:
             "all": arrived == count, "shape": "circle" if arrived else "triangle-right",
             "missed": "" if arrived == count else f"{count - arrived}/{count}",
         })  # fmt: skip
-    base = named("field")
+    base = chart_of("field")
     y = alt.Y("scheme:N", title=None, sort=schemes, scale=alt.Scale(domain=schemes))
     scale = alt.Scale(type="log", domain=list(SHOWN), nice=False)
     axis = alt.Axis(values=list(TICKS), format="~g")

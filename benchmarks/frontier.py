@@ -81,7 +81,7 @@ def main() -> None:
 def _draw(curves: dict[str, np.ndarray], out: Path) -> None:
     import altair as alt
 
-    from fedpace.report.charts import Figure, named, save
+    from fedpace.report.charts import Figure, chart_of, save
 
     rows = [
         {"scheme": name, "variance": float(x), "seconds": float(y)}
@@ -92,7 +92,7 @@ def _draw(curves: dict[str, np.ndarray], out: Path) -> None:
     x = alt.X("variance:Q", title="variance term S, in units of its least S₀").scale(
         type="log", domain=[0.7, 30], nice=False
     )
-    lines = named("curves").mark_line(strokeWidth=2.4, clip=True).encode(
+    lines = chart_of("curves").mark_line(strokeWidth=2.4, clip=True).encode(
         x=x,
         y=alt.Y("seconds:Q", title="expected round time, s"),
         color=alt.Color("scheme:N", title=None, scale=alt.Scale(domain=names)),

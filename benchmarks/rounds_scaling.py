@@ -76,7 +76,7 @@ def main() -> None:
 def draw_sweeps(sweeps: dict[str, dict[int, float]], path: Path) -> None:
     import altair as alt
 
-    from fedpace.report.charts import Figure, log_position, named, records, save
+    from fedpace.report.charts import Figure, chart_of, log_position, records, save
 
     times = [1e3 * value for points in sweeps.values() for value in points.values()]
     up = alt.Y("ms:Q", title="ms per round, without evaluation", **log_position(times))
@@ -84,7 +84,7 @@ def draw_sweeps(sweeps: dict[str, dict[int, float]], path: Path) -> None:
         Figure(
             name="sweep",
             title=name,
-            chart=named("sweep")
+            chart=chart_of("sweep")
             .mark_line(point={"color": "#D55E00"}, color="#D55E00")
             .encode(x=alt.X("at:Q", title=name, **log_position(points)), y=up)
             .properties(height=200),

@@ -112,7 +112,7 @@ def write_probabilities(
 ) -> None:
     """Write one row per client: its name and the columns, such as q."""
     values = (column.tolist() for column in columns.values())
-    rows = zip(map(_quoted, names), *values, strict=True)
+    rows = zip(map(_quote, names), *values, strict=True)
     lines = (",".join([name, *map(repr, numbers)]) + "\n" for name, *numbers in rows)
     write_text(path, ",".join(["client", *columns]) + "\n" + "".join(lines))
 
@@ -198,6 +198,6 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     special = any(character in name for character in ',"\r\n')
     return '"' + name.replace('"', '""') + '"' if special else name

@@ -28,13 +28,13 @@ from fedpace.report.notes import headline
 from fedpace.report.report import Report
 from fedpace.report.setups import plain_name
 from fedpace.report.study_charts import study_figures
-from fedpace.report.study_tables import csv_text, main_table, ranked
+from fedpace.report.study_tables import csv_text, main_table, rank_rows
 from fedpace.report.summary import SchemeSummary, Summary
 from fedpace.studies.build import model_for, split_of
 from fedpace.studies.callbacks import ProgressLines, loggers
 from fedpace.studies.runner import run_study, study_jobs, write_models
 from fedpace.studies.store import Store, StoredRun, write_record
-from fedpace.studies.study import SECTIONS, validated
+from fedpace.studies.study import SECTIONS, validate
 from fedpace.training.callbacks import Callback
 from fedpace.training.history import History, Row
 
@@ -142,7 +142,7 @@ class Comparison:
 
     def best(self) -> str:
         """Return the scheme that reached the target first, in the mean of its runs."""
-        return ranked(self._summary)[0].scheme
+        return rank_rows(self._summary)[0].scheme
 
     def plot(self, path: str | Path = "comparison.svg") -> Path:
         """Draw the loss against the time as SVG, PNG or PDF, and return the file's path."""
@@ -161,7 +161,7 @@ class Comparison:
         if what == "table":
             return pd.read_csv(StringIO(csv_text([self._summary])))
         if what == "runs":
-            return pd.DataFrame([_ended(run) for run in self._summary.setup.runs])
+            return pd.DataFrame([_last_row(run) for run in self._summary.setup.runs])
         if what != "rounds":
             got = f"{what!r}; {nearest(str(what), ('table', 'runs', 'rounds'))}"
             raise InputError(f"what must be table, runs or rounds, got {got}")
@@ -199,7 +199,7 @@ class Comparison:
         return rows[scheme]
 
 
-def _ended(run: StoredRun) -> dict[str, Any]:
+def _last_row(run: StoredRun) -> dict[str, Any]:
     """Return a run's last row: how it ended, after how long, and with which loss."""
     last = run.history.rows[-1]
     return {
@@ -294,7 +294,7 @@ def compare(
     numbers = _seeds(seeds)
     split = clients if isinstance(clients, Split) else split_of(clients, test_share=test_share)
     made = model_for(model, split.train, loss=loss, metric=metric)
-    study = validated(_values(name, split, model, loss, metric, times, target, settings), name)
+    study = validate(_values(name, split, model, loss, metric, times, target, settings), name)
     folder, printed = Path(out), ProgressLines()
     warn = printed.on_warning
     jobs = study_jobs(study, names, numbers)
@@ -342,10 +342,10 @@ def _values(
         "name": name,
         "data": {
             "kind": "own",
-            "source": _given("data", split, _hash_of(split)),
+            "source": _register("data", split, _hash_of(split)),
             "clients": split.train.n,
         },
-        "model": {"kind": "own", "source": _given("model", model, _mark(model, split, loss))},
+        "model": {"kind": "own", "source": _register("model", model, _mark(model, split, loss))},
         "devices": {"times": times if isinstance(times, str) else _times(times, split.train.n)},
         "training": {},
         "sampling": {},
@@ -353,7 +353,11 @@ def _values(
     }
     for what, value in (("loss", loss), ("metric", metric)):
         if value is not None:
-            own = value if isinstance(value, str) else _given(what, value, fingerprint(value) or "")
+            own = (
+                value
+                if isinstance(value, str)
+                else _register(what, value, fingerprint(value) or "")
+            )
             values["model"][what] = own
     for setting, value in settings.items():
         if setting not in PLACES:
@@ -392,10 +396,10 @@ def _times(times: Any, clients: int) -> str:
             f"times must be a distribution or one number per client, got shape {seconds.shape} for "
             f"{clients} clients; try exponential:1"
         )
-    return _given("times", seconds, _digest(seconds))
+    return _register("times", seconds, _digest(seconds))
 
 
-def _given(what: str, value: Any, mark: str) -> str:
+def _register(what: str, value: Any, mark: str) -> str:
     """Register an object, and return a name for it that changes with the object."""
     called = what if what in ("data", "times") else label(value).partition("(")[0]
     name = f"{GIVEN}{called[:40]}-{mark[:16]}"

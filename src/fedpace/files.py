@@ -47,7 +47,7 @@ def writable(path: Path) -> Path:
     return path
 
 
-def made_folder(folder: Path, option: str, *, mode: int = 0o777) -> Path:
+def make_folder(folder: Path, option: str, *, mode: int = 0o777) -> Path:
     """Create a folder if necessary and return it; an error names the option to change."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=mode)
@@ -142,7 +142,7 @@ def _flush(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder; other processes that do the same wait."""
     import fcntl  # Windows has none
 
@@ -152,7 +152,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held(path: Path, what: str) -> Iterator[None]:
+def hold_lock(path: Path, what: str) -> Iterator[None]:
     """Hold the lock file `path` of `what`; raises InUseError if another process holds it.
 
     The operating system frees it when its process ends.

@@ -11,7 +11,7 @@ from cryptography import x509
 
 from fedpace.devices.certificates import make_certificates
 from fedpace.errors import InputError
-from fedpace.files import held
+from fedpace.files import hold_lock
 from tests.cli.calling import command
 
 
@@ -213,7 +213,7 @@ def test_of_two_at_once_one_makes_all_and_the_other_says_who_does(tmp_path: Path
 
 def test_says_who_holds_a_folder(tmp_path: Path) -> None:
     with (
-        held(tmp_path / ".lock", "this"),
+        hold_lock(tmp_path / ".lock", "this"),
         pytest.raises(
             InputError, match=rf"must not be in use, got one that 'process {os.getpid()}"
         ),

@@ -28,7 +28,7 @@ ROWS = RNG.integers(0, 80, size=(300, 2, 8))
 
 def trained(model: Any, y: np.ndarray, rate: float = 0.1) -> Any:
     start = model.initial(np.random.default_rng(0))
-    x = model.prepared(X)
+    x = model.prepare(X)
     return start + LocalSteps(300, 8).train(model, start, x, y, ROWS, rate).updates[0]
 
 
@@ -46,7 +46,7 @@ def test_classifiers_learn(estimator: Any, classes: int) -> None:
     y = CLASSES if classes == 2 else np.digitize(X[:, 0], [-0.5, 0.5])
     model = adapted(estimator, y)
     after = trained(model, y, rate=0.05)
-    whole = model.prepared_whole(X)
+    whole = model.prepare_whole(X)
     assert model.losses(after, whole, y).mean() < model.losses(0 * after, whole, y).mean()
     assert model.correct(after, whole, y).mean() > 0.75
     rows = 1 if classes == 2 else classes
@@ -62,14 +62,14 @@ def test_classifiers_learn(estimator: Any, classes: int) -> None:
 def test_regressors_learn_numbers(estimator: Any) -> None:
     model = adapted(estimator, NUMBERS)
     after = trained(model, NUMBERS, rate=0.02)
-    assert model.losses(after, model.prepared_whole(X), NUMBERS).mean() < 0.05
+    assert model.losses(after, model.prepare_whole(X), NUMBERS).mean() < 0.05
     np.testing.assert_allclose(np.ravel(model.arrays(after)["coef_"]), [1, -2, 0.5], atol=0.2)
 
 
 def test_a_step_of_partial_fit_is_scikit_learns() -> None:
     model = adapted(SGDClassifier(loss="log_loss"), CLASSES)
     parameters = np.zeros((1, model.size))
-    model.stepped(parameters, X[None, :8], CLASSES[None, :8], 0.3)
+    model.step(parameters, X[None, :8], CLASSES[None, :8], 0.3)
     theirs = SGDClassifier(loss="log_loss", learning_rate="constant", eta0=0.3, random_state=0)
     theirs.partial_fit(X[:8], CLASSES[:8], classes=[0, 1])
     np.testing.assert_allclose(parameters[0], [*theirs.coef_.ravel(), *theirs.intercept_])

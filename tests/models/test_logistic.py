@@ -16,13 +16,13 @@ UNIT = 2.0**-24  # the largest relative error of one operation in float32
 
 
 def mean_loss(model: Logistic, parameters: FloatArray, raw: FloatArray, y: np.ndarray) -> float:
-    return float(model.losses(parameters, model.prepared_whole(raw), y).mean())
+    return float(model.losses(parameters, model.prepare_whole(raw), y).mean())
 
 
 def gradient(model: Logistic, parameters: AnyFloats, raw: FloatArray, y: np.ndarray) -> FloatArray:
     """Return the gradients of m clients whose inputs are (m, batch, features)."""
     out = np.empty((len(y), model.size), dtype=model.dtype)
-    x = np.stack([model.prepared(each) for each in raw])
+    x = np.stack([model.prepare(each) for each in raw])
     model.gradients(parameters.astype(model.dtype), x, y, out)
     return out.astype(np.float64)
 
@@ -58,7 +58,7 @@ def test_the_loss_is_minus_the_logarithm_of_the_softmax() -> None:
     model = Logistic(features=3, classes=4)
     parameters, raw = rng.normal(size=model.size), rng.normal(size=(20, 3))
     y = rng.integers(4, size=20)
-    x = model.prepared_whole(raw)
+    x = model.prepare_whole(raw)
     loss, right = model.losses(parameters, x, y), model.correct(parameters, x, y)
     table = parameters.reshape(4, 4)
     for i in range(20):
@@ -71,7 +71,7 @@ def test_the_loss_is_minus_the_logarithm_of_the_softmax() -> None:
 def test_initial_parameters_are_zero_and_every_class_equally_likely() -> None:
     model = Logistic(features=3, classes=5)
     start = model.initial(np.random.default_rng(0))
-    x, y = model.prepared_whole(np.ones((2, 3))), np.array([0, 4])
+    x, y = model.prepare_whole(np.ones((2, 3))), np.array([0, 4])
     loss, right = model.losses(start, x, y), model.correct(start, x, y)
     assert start.shape == (model.size,)
     np.testing.assert_allclose(loss, math.log(5))
@@ -82,7 +82,7 @@ def test_huge_scores_neither_overflow_nor_turn_to_nan() -> None:
     model = Logistic(features=1, classes=3)
     parameters = np.array([1e200, 0.0, -1e200, 0.0, 0.0, 0.0])
     raw = np.array([[1.0], [-1.0]])
-    x = model.prepared_whole(raw)
+    x = model.prepare_whole(raw)
     loss = model.losses(parameters, x, np.array([0, 0]))
     right = model.correct(parameters, x, np.array([0, 0]))
     np.testing.assert_array_equal(loss, [0.0, 2e200])
@@ -123,8 +123,8 @@ def test_prepared_inputs_have_a_constant_feature_and_the_models_precision(
     dtype: type[np.floating[Any]],
 ) -> None:
     model: BaseModel = Logistic(features=2, classes=2, dtype=dtype)
-    rows = model.prepared(np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
-    whole = model.prepared_whole(np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
+    rows = model.prepare(np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
+    whole = model.prepare_whole(np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
     np.testing.assert_array_equal(rows, [[1, 2, 1], [3, 4, 1], [5, 6, 1]])
     np.testing.assert_array_equal(whole, rows.T)
     assert rows.dtype == whole.dtype == model.dtype == dtype
@@ -151,11 +151,11 @@ def test_single_precision_differs_from_double_by_rounding_alone(
     # of their sizes. Losses and chances change at most twice as much as scores do, plus a rounding
     # for each class that is added up.
     products = np.abs(parameters.reshape(classes, -1)).astype(np.float64) @ np.abs(
-        double.prepared_whole(raw[0])
+        double.prepare_whole(raw[0])
     )
     bound = 2 * UNIT * (features + classes + 4) * (1 + products.max())
     got, exact = (
-        model.losses(parameters[0].astype(np.float64), model.prepared_whole(raw[0]), y[0])
+        model.losses(parameters[0].astype(np.float64), model.prepare_whole(raw[0]), y[0])
         for model in (single, double)
     )
     assert got.dtype == np.float32
@@ -173,7 +173,7 @@ def test_huge_scores_stay_finite_in_single_precision_too() -> None:
     model = Logistic(features=1, classes=3, dtype=np.float32)
     parameters = np.array([1e30, 0.0, -1e30, 0.0, 0.0, 0.0])
     raw = np.array([[1.0], [-1.0]])
-    loss = model.losses(parameters, model.prepared_whole(raw), np.array([0, 0]))
+    loss = model.losses(parameters, model.prepare_whole(raw), np.array([0, 0]))
     np.testing.assert_allclose(loss, [0.0, 2e30], rtol=4 * UNIT)
     slope = gradient(model, parameters[None], raw[None], np.array([[0, 0]]))
     np.testing.assert_array_equal(slope, [[0.5, -0.5, -0.5, 0.5, 0, 0]])

@@ -31,8 +31,8 @@ class Mean:
 def test_an_object_with_the_methods_is_trained() -> None:
     model = adapt_model(Mean())
     assert (model.dtype, model.trained, model.takes_own_steps) == (np.float64, None, False)
-    assert model.prepared(np.ones(2, np.float32)).dtype == np.float64
-    assert model.prepared_whole(np.ones(2, np.int64)).dtype == np.int64
+    assert model.prepare(np.ones(2, np.float32)).dtype == np.float64
+    assert model.prepare_whole(np.ones(2, np.int64)).dtype == np.int64
     assert model.arrays(np.ones(2))["parameters"].tolist() == [1, 1]
     data = synthetic(np.array([20, 30]), np.random.default_rng(0), features=2, classes=2)
     times = Steady(np.ones(2))
@@ -42,7 +42,7 @@ def test_an_object_with_the_methods_is_trained() -> None:
 
 
 def test_a_model_with_steps_of_its_own_is_recognised() -> None:
-    stepping = type("Stepping", (Mean,), {"stepped": lambda *_: None})()
+    stepping = type("Stepping", (Mean,), {"step": lambda *_: None})()
     assert adapt_model(stepping).takes_own_steps
     assert not BaseModel().takes_own_steps
 
@@ -59,7 +59,7 @@ def test_what_a_model_must_define_is_named() -> None:
         lambda: bare.size,
         lambda: bare.initial(np.random.default_rng(0)),
         lambda: bare.gradients(x, x, y, x),
-        lambda: bare.stepped(x, x, y, 0.1),
+        lambda: bare.step(x, x, y, 0.1),
         lambda: bare.losses(one, x, y),
         lambda: bare.correct(one, x, y),
     ):

@@ -32,7 +32,7 @@ def test_losses_are_those_of_a_plain_convolution() -> None:
     model, parameters, x, y = made()
     scores = np.array([by_hand(model, parameters, each.reshape(28, 28)) for each in x])
     expected = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(6), y]
-    windows = model.prepared_whole(x)
+    windows = model.prepare_whole(x)
     np.testing.assert_allclose(model.losses(parameters, windows, y), expected)
     right = model.correct(parameters, windows, y)
     assert right.tolist() == (scores.argmax(axis=1) == y).tolist()
@@ -42,7 +42,7 @@ def test_gradients_of_several_clients_are_differences_of_their_losses() -> None:
     model, parameters, x, y = made()
     rng = np.random.default_rng(1)
     both = np.stack([parameters, parameters + 0.1 * rng.normal(size=model.size)])
-    windows, labels = model.prepared(x).reshape(2, 3, 36, 17), y.reshape(2, 3)
+    windows, labels = model.prepare(x).reshape(2, 3, 36, 17), y.reshape(2, 3)
     found = np.empty_like(both)
     model.gradients(both, windows, labels, found)
     step = 1e-6
@@ -60,4 +60,4 @@ def test_it_trains_in_single_precision_from_a_start_of_its_seed() -> None:
     one, other = (model.initial(np.random.default_rng(seed)) for seed in (0, 1))
     assert model.size == one.size == 3026
     assert not np.array_equal(one, other)
-    assert model.prepared(np.zeros((2, 784))).dtype == np.float32
+    assert model.prepare(np.zeros((2, 784))).dtype == np.float32

@@ -249,7 +249,7 @@ def test_losses_and_accuracy_are_those_of_the_module_in_evaluation_mode(count: i
     parameters = model.initial(np.random.default_rng(0))
     exact = loaded(module, parameters).eval()(torch.from_numpy(x[0]).double()).detach()
     losses = cross_entropy(exact, torch.from_numpy(y[0]), reduction="none").numpy()
-    whole = model.prepared_whole(x[0])
+    whole = model.prepare_whole(x[0])
     np.testing.assert_allclose(model.losses(parameters, whole, y[0]), losses, rtol=1e-5)
     right = exact.argmax(dim=1).numpy() == y[0]
     np.testing.assert_array_equal(model.correct(parameters, whole, y[0]), right)
@@ -341,7 +341,7 @@ def test_inputs_may_lie_in_memory_in_any_way(
     model = adapted(kind)
     x, y = samples(kind, m=1, batch=6)
     rows = x[0].reshape(6, FEATURES)
-    np.testing.assert_array_equal(model.prepared(change(rows)), x[0])
+    np.testing.assert_array_equal(model.prepare(change(rows)), x[0])
     parameters = spread(model, 1)
     before = gradients(model, parameters, x, y)
     strange = np.asfortranarray(np.concatenate([x, x], axis=1))[:, :6]
@@ -352,7 +352,7 @@ def test_inputs_may_lie_in_memory_in_any_way(
 def test_an_input_shape_that_does_not_fit_is_refused() -> None:
     model = TorchModel(KINDS["conv1d"].make, input_shape=(1, 4))
     with pytest.raises(InputError, match=r"must hold the 8 features of a sample, got \(1, 4\)"):
-        model.prepared(np.ones((3, FEATURES)))  # would be six samples
+        model.prepare(np.ones((3, FEATURES)))  # would be six samples
 
 
 # Modules, and what is refused

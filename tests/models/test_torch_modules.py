@@ -62,7 +62,7 @@ def test_next_tokens_train(stacked: bool) -> None:
         return nn.Sequential(nn.Embedding(4, 8), nn.Linear(8, 4))
 
     model = TorchModel(make, loss="next-token", stacked=stacked)
-    prepared, parameters = model.prepared(x), start(model)
+    prepared, parameters = model.prepare(x), start(model)
     assert prepared.dtype == np.int64
     rows = np.random.default_rng(0).integers(0, 8, size=(60, 2, 4))
     updates = LocalSteps(60, 4).train(model, parameters, prepared, y, rows, 0.5).updates
@@ -105,7 +105,7 @@ def test_local_steps_with_batch_norm_are_those_of_pytorch() -> None:
     parameters = start(model)
     module = model.module(parameters).train()
     steps = LocalSteps(5, 8, optimiser="momentum:0.9", weight_decay=0.01)
-    updates = steps.train(model, parameters, model.prepared(x), y, rows, 0.1).updates
+    updates = steps.train(model, parameters, model.prepare(x), y, rows, 0.1).updates
     optimiser = torch.optim.SGD(module.parameters(), 0.1, momentum=0.9, weight_decay=0.01)
     for each in rows[:, 0]:
         optimiser.zero_grad()

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from fedpace.report.notes import diverged, headline, title_of
+from fedpace.report.notes import diverged_schemes, headline, title_of
 from fedpace.report.setups import setups_of
 from fedpace.report.study_tables import columns, heading, main_table, terminal_table
 from fedpace.report.summary import Summary, summarise
@@ -166,7 +166,7 @@ def test_tables_of_the_terminal_fit_80_columns(
 def test_a_run_that_diverged_is_told_with_a_remedy(tmp_path: Path) -> None:
     lines = [START, ("train", 1, 1.0, float("nan"), 0.1)]
     run = replace(made_run(small_study(tmp_path), "uniform", 0, lines), ended="diverged")
-    (line,) = diverged(summarise(setups_of([run])[0]))
+    (line,) = diverged_schemes(summarise(setups_of([run])[0]))
     assert line.startswith("uniform: 1 run diverged")
     assert "learning rate" in line
 

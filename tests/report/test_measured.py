@@ -9,7 +9,7 @@ import pytest
 
 from fedpace.report.notes import (
     NO_ACCURACY,
-    fared,
+    count_replies,
     how_measured,
     measured_line,
     measured_notes,
@@ -101,7 +101,7 @@ def test_how_it_was_measured_is_one_sentence(how: str, scale: float, expected: s
 
 def test_replies_are_counted() -> None:
     run = measured_run(measured_study(), "uniform", chance=0.8)
-    counts = fared([run, run])
+    counts = count_replies([run, run])
     rows = run.history.rows[1:]
     answered = sum(row.clients.size for row in rows)
     assert counts.missing == 2 * sum(row.missing.size for row in rows) > 0

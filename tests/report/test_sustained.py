@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpace.report.notes import SUSTAINED_NOTE, UNSUSTAINED_NOTE, missed, notes
+from fedpace.report.notes import SUSTAINED_NOTE, UNSUSTAINED_NOTE, missed_targets, notes
 from fedpace.report.page import page
 from fedpace.report.setups import setups_of
 from fedpace.report.study_charts import target_note
@@ -55,7 +55,7 @@ def test_a_run_that_touched_the_target_and_never_sustained_it_is_said(tmp_path: 
     (row,) = summary.rows
     assert (row.reached, row.seconds.bound) == (2, "")
     assert (row.sustained_seconds.value, row.sustained_seconds.bound) == (4.0, "≥")
-    (said,) = missed(summary)
+    (said,) = missed_targets(summary)
     assert said.startswith(
         "uniform: 1 of 2 not sustained; its sustained time is that of the others"
     )
@@ -64,7 +64,7 @@ def test_a_run_that_touched_the_target_and_never_sustained_it_is_said(tmp_path: 
 def test_who_never_touched_the_target_is_named_once(tmp_path: Path) -> None:
     study = small_study(tmp_path, "stop.sustained=true", "stop.loss=0.1")
     summary = summarise(setups_of([sustaining(study, "uniform", 0, 2.0)])[0])
-    assert missed(summary) == ["uniform: 1 of 1 not reached."]
+    assert missed_targets(summary) == ["uniform: 1 of 1 not reached."]
 
 
 @pytest.mark.parametrize(

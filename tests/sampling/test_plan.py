@@ -18,7 +18,7 @@ from fedpace import (
     variance_term,
 )
 from fedpace.sampling.design import BaseDesign, as_design
-from fedpace.sampling.plan import Prediction, best, link_round_time, recommended, usual_ks
+from fedpace.sampling.plan import Prediction, best, link_round_time, recommend, usual_ks
 from fedpace.sampling.schemes import scheme_named
 from fedpace.times.links import SharedLink
 from tests.sampling.fleets import Fleet, fleets, random_fleet
@@ -110,7 +110,7 @@ def test_the_exact_optimum_is_never_predicted_to_be_slower(fleet: Fleet, k: int)
 def test_everyone_every_round_is_never_recommended(fleet: Fleet, k: int, others: list[int]) -> None:
     schemes = ["full", "uniform", "statistical"]
     rows = list(plan(Profile(*fleet), k, ks=others, schemes=schemes))
-    n, first, advice = fleet.times.size, best(rows), recommended(rows, k)
+    n, first, advice = fleet.times.size, best(rows), recommend(rows, k)
     assert all(first.relative_time <= row.relative_time for row in rows)
     fewer = [row for row in rows if row.scheme != "full" and row.k < n]
     if first in fewer:
@@ -128,12 +128,12 @@ def test_everyone_every_round_is_never_recommended(fleet: Fleet, k: int, others:
 def test_the_best_is_recommended_where_it_draws_some_only() -> None:
     profile = Profile(np.full(10, 0.1), [*[1.0] * 9, 1000.0], np.ones(10), 100.0)
     rows = list(plan(profile, 2, ks=[1, 2], schemes=["full", "uniform"]))
-    assert recommended(rows, 2) is best(rows) is rows[1]
+    assert recommend(rows, 2) is best(rows) is rows[1]
 
 
 def test_nothing_is_recommended_where_only_everyone_was_compared() -> None:
     rows = list(plan(Profile(*random_fleet(5, 0)), 2, ks=[2, 5], schemes=["full"]))
-    assert recommended(rows, 2) is None
+    assert recommend(rows, 2) is None
 
 
 def test_a_cap_is_raised_for_a_k_that_cannot_keep_it() -> None:

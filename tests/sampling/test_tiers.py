@@ -233,12 +233,12 @@ def test_many_clients_are_counted_to_the_last_digit(n: int, k: int) -> None:
     p = rng.lognormal(size=n)
     design = Systematic(inclusion_probabilities(p, zeros, k), p / p.sum())
     assert design.k == k
-    arcs = design.arcs
-    sizes = arcs.sums(np.ones(n))
+    outcomes = design.outcomes
+    sizes = outcomes.sums(np.ones(n))
     np.testing.assert_allclose(sizes, k, rtol=1e-9)
     inclusion = np.zeros(n)
-    lengths = np.append(0.0, np.cumsum(arcs.high - arcs.low))
-    np.add.at(inclusion, arcs.who, lengths[arcs.end] - lengths[arcs.start])
+    lengths = np.append(0.0, np.cumsum(outcomes.high - outcomes.low))
+    np.add.at(inclusion, outcomes.who, lengths[outcomes.end] - lengths[outcomes.start])
     np.testing.assert_allclose(inclusion, design.inclusion, rtol=1e-6, atol=1e-9)
     times = rng.exponential(size=n) + 1e-3
     drawn = [times[draw.clients].max() for draw in (design.draw(rng) for _ in range(300))]

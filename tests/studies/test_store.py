@@ -334,9 +334,9 @@ def test_a_full_disk_leaves_whole_runs_only(
 
 def test_a_claimed_run_is_nobody_elses_and_leaves_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    with store.claimed("k"):
+    with store.claim("k"):
         with pytest.raises(InUseError, match=f"the run k must not be in use, .*{os.getpid()}"):
-            store.claimed("k").__enter__()
+            store.claim("k").__enter__()
         store.tidy()
         assert set(files(tmp_path)) == {".k.lock"}
     assert files(tmp_path) == {}

@@ -166,7 +166,7 @@ def test_a_trace_without_any_possible_device_is_refused(tmp_path: Path) -> None:
 
 def test_importing_reads_no_trace() -> None:
     code = "import fedpace.times.distributions as d, fedpace.times.links as t; "
-    code += "print(t._shipped.cache_info().misses)"
+    code += "print(t._shipped_devices.cache_info().misses)"
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )

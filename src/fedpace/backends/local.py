@@ -214,7 +214,7 @@ def _own_step(
 ) -> AnyFloats:
     """Let the model take its own step; its move over the rate counts as the gradient."""
     gradient[:] = local
-    model.stepped(local, x, y, rate)
+    model.step(local, x, y, rate)
     gradient -= local
     gradient /= rate
     norms: AnyFloats = np.vecdot(gradient, gradient)
@@ -238,15 +238,15 @@ class DataHolder:
 
     @cached_property
     def _train_x(self) -> AnyFloats:
-        return self.model.prepared(self.data.train.x)
+        return self.model.prepare(self.data.train.x)
 
     @cached_property
     def _whole_train_x(self) -> AnyFloats:
-        return self.model.prepared_whole(self.data.train.x)
+        return self.model.prepare_whole(self.data.train.x)
 
     @cached_property
     def _whole_test_x(self) -> AnyFloats:
-        return self.model.prepared_whole(self.data.test.x)
+        return self.model.prepare_whole(self.data.test.x)
 
 
 class LocalEvaluation(NamedTuple):

@@ -59,7 +59,7 @@ def evaluate_clients(
     model: BaseModel, parameters: FloatArray, shards: Shards, rows: IntArray, counts: IntArray
 ) -> ClientLosses:
     """Evaluate a model on these rows; `counts` of them belong to each client, in order."""
-    x, y = model.prepared_whole(shards.x[rows]), shards.y[rows]
+    x, y = model.prepare_whole(shards.x[rows]), shards.y[rows]
     losses = model.losses(parameters, x, y).astype(np.float64)
     correct = model.correct(parameters, x, y).astype(np.float64)
     owner = np.repeat(np.arange(counts.size), counts)
@@ -158,12 +158,12 @@ class SimulatedClock(BaseBackend):
             shares = 1 - linked / usual
         if self.link is not None:
             computing = usual - linked
-            own = self._own(linked)
+            own = self._own_capacity(linked)
             usual = self.link.usual(computing, np.full_like(own, self.megabits), own, self.sharing)
             shares = computing / usual
         return usual, shares
 
-    def _own(self, linked: FloatArray) -> FloatArray:
+    def _own_capacity(self, linked: FloatArray) -> FloatArray:
         """Return the capacity of own links on which the traffic takes these seconds alone."""
         with np.errstate(divide="ignore"):
             own: FloatArray = self.megabits / np.maximum(linked, 0.0)
@@ -193,7 +193,7 @@ class SimulatedClock(BaseBackend):
         times, linked = self._times(task)
         transfers = None
         if self.link is not None:
-            ready, own = times - linked, self._own(linked)
+            ready, own = times - linked, self._own_capacity(linked)
             megabits = np.full_like(own, self.megabits)
             if self.link.rule == FAIR:
                 quits = self._stays(task)
@@ -214,7 +214,7 @@ class SimulatedClock(BaseBackend):
         """Whether a link is shared among all tasks, so that the end of each depends on others."""
         return self.link is not None and self.link.rule == FAIR
 
-    def _joined(self) -> Transfers:
+    def _join_transfers(self) -> Transfers:
         """Return the transfers of all tasks under way."""
         parts = [each.transfers for each in (*self._underway, *self._gone) if each.transfers]
         return Transfers(*(np.concatenate(column) for column in zip(*parts, strict=True)))
@@ -224,7 +224,9 @@ class SimulatedClock(BaseBackend):
         assert self.link is not None
         if not (self._underway or self._gone) or until <= self._now:
             return
-        left = share_fairly(self._joined(), self.link.capacity, now=self._now, until=until).left
+        left = share_fairly(
+            self._join_transfers(), self.link.capacity, now=self._now, until=until
+        ).left
         for entries in (self._underway, self._gone):
             for place, each in enumerate(entries):
                 mine, left = left[: each.seconds.size], left[each.seconds.size :]
@@ -238,7 +240,9 @@ class SimulatedClock(BaseBackend):
         if not underway:
             return
         capacity = self.link.capacity
-        ends, late, left = share_fairly(self._joined(), capacity, now=self._now, count=count)
+        ends, late, left = share_fairly(
+            self._join_transfers(), capacity, now=self._now, count=count
+        )
         self._underway, self._gone = [], []
         for each in underway:
             size = each.seconds.size

@@ -87,7 +87,7 @@ MIRROR = typer.Option(
     help="Web address of a folder with the same files.",
     show_default="the official address",
 )
-SEED = options.checked(
+SEED = options.checked_option(
     "Seed of the run; a setup with its own data.seed does not use it.", options.natural
 )
 

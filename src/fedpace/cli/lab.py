@@ -42,16 +42,18 @@ MEDIAN_ERROR = 0.1
 UNKNOWN = "–"
 
 ONE = typer.Option("--name", help="Name of the lab.", show_default="all labs")
-DEVICES = options.checked(
+DEVICES = options.checked_option(
     "Number of devices.", positive_count, default="one per client of the setup"
 )
 TIMES = typer.Option(
     help="Round times in seconds: uniform:LOW:HIGH, exponential:MEAN, file:PATH, trace:fedscale, …",
     show_default="those of the setup",
 )
-SCALE = options.checked("Multiply all times by this; 0.1 is ten times faster.", options.positive)
+SCALE = options.checked_option(
+    "Multiply all times by this; 0.1 is ten times faster.", options.positive
+)
 SETUP = typer.Option(help="Setup with the model and local steps to measure devices with.")
-SEED = options.checked("Seed of the times, as in a simulated run.", options.natural)
+SEED = options.checked_option("Seed of the times, as in a simulated run.", options.natural)
 PACED = typer.Option(
     "--paced",
     help="Let devices limit their own speed, without network namespaces; without root this is "
@@ -215,12 +217,12 @@ DEVICE_NAMES = typer.Option(
     help="Number of devices (device-00, device-01, …), or names separated by commas."
 )
 SERVER = typer.Option(help="Names and addresses of the server, separated by commas.")
-DAYS = options.checked("Days until the certificates expire.", positive_count)
+DAYS = options.checked_option("Days until the certificates expire.", positive_count)
 CERTS = typer.Option(help="Directory with ca.pem and this device's NAME.pem and NAME-key.pem.")
-PACE = options.checked(
+PACE = options.checked_option(
     "Most bytes per second, in each direction.", options.positive, default="no limit"
 )
-PATIENCE = options.checked(
+PATIENCE = options.checked_option(
     "Seconds without a server before giving up.", options.positive, default="never"
 )
 ALLOW = typer.Option(
@@ -294,7 +296,7 @@ def join_command(
 # Seconds between two lines where there is no terminal.
 EVERY = 30.0
 
-DEADLINE = options.checked(
+DEADLINE = options.checked_option(
     "Seconds to wait for replies in a round.", options.positive, default="learned"
 )
 EVALUATE = typer.Option(
@@ -303,8 +305,10 @@ EVALUATE = typer.Option(
     "clients in between. 0: never evaluate.",
     show_default="1, or the setup's",
 )
-WAIT = options.checked("Seconds to wait while too few devices are connected.", options.positive)
-LEAST = options.checked(
+WAIT = options.checked_option(
+    "Seconds to wait while too few devices are connected.", options.positive
+)
+LEAST = options.checked_option(
     "Least number of connected devices to train with.", positive_count, default="half of them"
 )
 LISTEN = typer.Option(
@@ -320,7 +324,9 @@ SAMPLES = typer.Option(
     "say themselves then does not count.",
     show_default="as devices say, bounded",
 )
-LARGEST = options.checked("Largest share of the rounds that one device may be in.", check_share)
+LARGEST = options.checked_option(
+    "Largest share of the rounds that one device may be in.", check_share
+)
 GOODBYE = typer.Option("--goodbye", help="End the programs of the devices when all runs are done.")
 
 
@@ -363,7 +369,7 @@ def run_command(
     )
     network = {"deadline": deadline, "evaluate_every": evaluate_every}
     study = _study(setup, options.with_robust(overrides, robust), place, **network)
-    every = options.trained(study.training.asynchronous)
+    every = options.every_scheme(study.training.asynchronous)
     names = options.named_schemes(schemes, resolve, every=every)
     if least is not None and least > len(place.devices):
         raise InputError(f"--least must be at most {len(place.devices)}, got {least}; lower it")
@@ -503,8 +509,8 @@ class _Rounds:
         if row is None:
             return f"{run}: waiting for devices"
         measured = f"{row.phase} round {row.round}, {row.seconds:.1f} s measured"
-        mean = f" (mean of the last ten {row.sustained_loss:.4f})" * self._judged(row)
-        return f"{run}: {measured}, loss {row.loss:.4f}{mean}{self._left(now.job, row)}"
+        mean = f" (mean of the last ten {row.sustained_loss:.4f})" * self._ends_by_mean(row)
+        return f"{run}: {measured}, loss {row.loss:.4f}{mean}{self._time_left(now.job, row)}"
 
     def print_sometimes(self, now: RunProgress) -> None:
         """Print a line when a run begins, and again after a while."""
@@ -513,11 +519,11 @@ class _Rounds:
             self._printed = time.monotonic()
             print(line, file=sys.stderr, flush=True)
 
-    def _judged(self, row: Row) -> bool:
+    def _ends_by_mean(self, row: Row) -> bool:
         """Tell whether the run ends by the mean of its last losses, and there is one."""
         return self._stop.sustained and math.isfinite(row.sustained_loss)
 
-    def _left(self, job: Job, row: Row) -> str:
+    def _time_left(self, job: Job, row: Row) -> str:
         """Say how long it may take until the run's last round or second."""
         if job != self._of[0]:
             self._of = job, Remaining(self._stop)

@@ -28,7 +28,7 @@ from fedpace.sampling.schemes import SCHEMES, scheme_named
 from fedpace.sampling.solvers.solution import check_cap
 
 
-def checked(
+def checked_option(
     text: str, check: Callable[[str, Any], Any], *names: str, default: bool | str = True
 ) -> Any:
     """Return an option whose value, if any, is checked: (name of the option, value) → value."""
@@ -64,7 +64,7 @@ def no_shared_link(link: str | None) -> None:
 def csv_file(what: str) -> Any:
     """Return the option -o, a CSV file to write."""
     text = f"Write {what} to this CSV file."
-    return checked(text, lambda _, path: writable(path), "-o", "--output")
+    return checked_option(text, lambda _, path: writable(path), "-o", "--output")
 
 
 def picture(what: str) -> Any:
@@ -77,7 +77,7 @@ def picture(what: str) -> Any:
         check_picture(path)
         return path
 
-    return checked(f"Draw {what}: a .png, .pdf or .svg file.", check)
+    return checked_option(f"Draw {what}: a .png, .pdf or .svg file.", check)
 
 
 def _choice(names: Iterable[str], more: str = "") -> str:
@@ -90,7 +90,7 @@ CLIENTS = typer.Argument(
     help="CSV file, one row per client: samples (or weight), time in seconds, grad_norm, and "
     "optionally client, its name."
 )
-RATIO = checked(
+RATIO = checked_option(
     "c = β/α of the convergence bound.", finite_ratio, "--beta-over-alpha", default="(Σ p·G)²"
 )
 CAP = typer.Option(
@@ -123,8 +123,8 @@ TRAINED = tuple(method_names(SCHEME, SAMPLER))
 RIVALS = method_names(RIVAL, mode=SYNCHRONOUS)
 OTHERS = f"; rivals, or some of them: {', '.join(method_names(RIVAL))}"
 CHOSEN = typer.Option("--schemes", help=_choice(TRAINED, OTHERS))
-SEEDS = checked("Number of seeds, N: runs of each scheme.", positive_count, "--seeds")
-FIRST = checked("First seed; runs use FIRST … FIRST + N − 1.", natural, "--first-seed")
+SEEDS = checked_option("Number of seeds, N: runs of each scheme.", positive_count, "--seeds")
+FIRST = checked_option("First seed; runs use FIRST … FIRST + N − 1.", natural, "--first-seed")
 STATE = typer.Option(
     "--state",
     metavar="DIR",
@@ -154,7 +154,7 @@ def with_robust(overrides: list[str] | None, robust: bool) -> list[str]:
     return [*(overrides or ()), *["training.server=clip:2"] * robust]
 
 
-def trained(asynchronous: bool) -> tuple[str, ...]:
+def every_scheme(asynchronous: bool) -> tuple[str, ...]:
     """Return the schemes that "all" stands for in a mode of training."""
     return tuple(method_names(mode=ASYNCHRONOUS)) if asynchronous else TRAINED
 

@@ -14,7 +14,7 @@ from rich import progress as bars
 from rich.console import Console
 
 from fedpace.errors import TooFewClientsError
-from fedpace.files import made_folder
+from fedpace.files import make_folder
 
 if TYPE_CHECKING:
     from fedpace.data.datasets import DownloadProgress
@@ -143,7 +143,7 @@ def live_page(out: Path, wanted: bool) -> Iterator[Live | None]:
         return
     from fedpace.report.live import Live
 
-    with Live(made_folder(out, "--out"), say) as live:
+    with Live(make_folder(out, "--out"), say) as live:
         say(f"live page: {live.url}")
         yield live
 

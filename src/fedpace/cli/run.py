@@ -16,7 +16,7 @@ import typer
 from fedpace.checks import positive_count
 from fedpace.cli import options, output
 from fedpace.errors import InputError
-from fedpace.files import made_folder
+from fedpace.files import make_folder
 from fedpace.samplers.build import resolve
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # Most reasons of failed runs to print.
 REASONS = 5
 
-PROCESSES = options.checked(
+PROCESSES = options.checked_option(
     "Number of runs at the same time.", positive_count, default="one per core"
 )
 SCHEDULER = typer.Option(help="Run on the Dask cluster with this address: tcp://10.0.0.1:8786.")
@@ -61,7 +61,7 @@ def run_command(
     if scheduler is None:
         for study in studies:
             check_at_hand(study)
-    every = options.trained(any(study.training.asynchronous for study in studies))
+    every = options.every_scheme(any(study.training.asynchronous for study in studies))
     names = options.named_schemes(schemes, resolve, every=every)
     numbers = range(first_seed, first_seed + seeds)
     jobs = [study_jobs(study, names, numbers) for study in studies]
@@ -129,7 +129,7 @@ def report_command(
     from fedpace.report.report import Report
 
     report = Report.of(stored_runs(directory), output.say)
-    out = made_folder(out or directory, "--out")
+    out = make_folder(out or directory, "--out")
     tables = list(report.write_tables(out))
     report.show()
     print(f"Page:    {report.write_page(out, runs_in=directory)}")
@@ -163,10 +163,10 @@ SCHEMES = typer.Option("--schemes", help="Names, separated by commas, that train
 ASYNCHRONOUSLY = typer.Option(
     "--asynchronous", help="Names, separated by commas, that train asynchronously."
 )
-TRIALS = options.checked(
+TRIALS = options.checked_option(
     "Trials of each scheme: settings of rate, local steps and its own knobs.", positive_count
 )
-TUNING = options.checked("Seeds of a trial, from 1000 on.", positive_count)
+TUNING = options.checked_option("Seeds of a trial, from 1000 on.", positive_count)
 CELLS = typer.Option(help="Directory of the cells. Give the same one again to continue.")
 FIRST_TUNING = 1000
 
@@ -236,8 +236,8 @@ FROM = typer.Argument(
 )
 TARGET = typer.Option(help="Target loss.", show_default="that of the run's study")
 SCHEME = typer.Option(help="The scheme whose run is used, of a directory.")
-SEED = options.checked("The seed whose run is used, of a directory.", options.natural)
-ROUNDS = options.checked("How many of the first rounds are used.", positive_count)
+SEED = options.checked_option("The seed whose run is used, of a directory.", options.natural)
+ROUNDS = options.checked_option("How many of the first rounds are used.", positive_count)
 CLIENTS = typer.Option(help="CSV with the weight or samples of each client, for a history CSV.")
 SCORE = typer.Option("--score", help="Predict every run of the directory, and compare.")
 
@@ -269,9 +269,9 @@ def predict_command(
             got = f"{scheme} with seed {seed}; there are {made:.200}"
             raise InputError(f"--scheme and --seed must be those of a run, got {got}")
         seen = forecast.seen_of(run, rounds)
-        target = _known(run.study.stop.loss if target is None else target)
+        target = _check_target(run.study.stop.loss if target is None else target)
     else:
-        target = _known(target)
+        target = _check_target(target)
         weights = None
         if clients is not None:
             weights = options.checked_clients(clients, 1, None, None).profile.weights
@@ -298,7 +298,7 @@ WARNING = (
 )
 
 
-def _known(target: float | None) -> float:
+def _check_target(target: float | None) -> float:
     if target is None:
         raise InputError("--target must be given where the run has none, got none; give a loss")
     return target

@@ -20,7 +20,7 @@ from fedpace.sampling.plan import (
     best,
     plan,
     predict,
-    recommended,
+    recommend,
     uniform_cost,
     usual_ks,
 )
@@ -36,7 +36,7 @@ RISKY_WEIGHT = 1 + 1e-9
 # A proven gap beyond this says more about the proof than about the solution.
 LOOSE = 0.1
 
-K = options.checked("Clients drawn per round, K.", positive_count, "-k")
+K = options.checked_option("Clients drawn per round, K.", positive_count, "-k")
 SCHEME = typer.Option(help=f"Scheme: {', '.join(SCHEMES)}, or your own file.py:name.")
 CERTIFY = typer.Option(
     "--certify", help="Prove how far optimal-max can be from the global optimum."
@@ -63,7 +63,7 @@ def solve_command(
     found = plan(clients.profile, k, schemes=names, max_weight=max_weight)
     rows = list(output.with_progress(found, len(names), "schemes", quiet=as_json))
     if certify:
-        rows = _certified(clients, rows, k, max_weight)
+        rows = _certify(clients, rows, k, max_weight)
     row = next(row for row in rows if row.scheme == scheme)
     if csv or plot:
         _write(clients, row, csv, plot)
@@ -74,7 +74,7 @@ def solve_command(
         output.print_written(csv, plot)
 
 
-def _certified(
+def _certify(
     clients: Clients, rows: list[Prediction], k: int, max_weight: float | None
 ) -> list[Prediction]:
     """Replace the row of optimal-max by one that was solved with the certificate."""
@@ -148,7 +148,7 @@ def _record(clients: Clients, rows: list[Prediction], row: Prediction) -> dict[s
     return record
 
 
-K_NOW = options.checked(
+K_NOW = options.checked_option(
     "K in use now; c = β/α is known for it, and uniform with it has time 1.", positive_count, "-k"
 )
 KS = typer.Option(
@@ -161,7 +161,7 @@ LINK = typer.Option(
     "file are then those of computing.",
     show_default="none",
 )
-MEGABITS = options.checked(
+MEGABITS = options.checked_option(
     "Megabits that a client transfers in a round, with --link.", options.positive, "--megabits"
 )
 
@@ -204,7 +204,7 @@ def plan_command(
         from fedpace.report.charts import plan_figure, save
 
         save(plot, plan_figure(rows, k=k))
-    first, advice = best(rows), recommended(rows, k)
+    first, advice = best(rows), recommend(rows, k)
     if as_json:
         chosen = None if advice is None else advice.numbers()
         record = {"k": k, "best": first.numbers(), "recommended": chosen, "rows": records}
@@ -213,11 +213,11 @@ def plan_command(
     from fedpace.report.tables import plan_tables, print_tables
 
     print_tables(*plan_tables(rows, k=k))
-    name = first.scheme if first.scheme == "full" else _named(first)
+    name = first.scheme if first.scheme == "full" else _name_row(first)
     print(f"Best (*): {name}, {first.relative_time:.3g} of the time of uniform with K = {k:,}.")
     more = ""
     if advice is not None and advice is not first:
-        more = f" Recommended is {_named(advice)}."
+        more = f" Recommended is {_name_row(advice)}."
     print(f"{output.OVERSTATED}{more}")
     if shared is not None:
         how = f"times are of computing, then {megabits:g} Mbit over {link}"
@@ -227,7 +227,7 @@ def plan_command(
     output.print_written(csv, plot)
 
 
-def _named(row: Prediction) -> str:
+def _name_row(row: Prediction) -> str:
     return f"{row.scheme} with K = {row.k:,}"
 
 
@@ -243,11 +243,13 @@ def _parsed_ks(text: str) -> list[int]:
 # A file of a few hundred megabytes.
 MOST_CLIENTS = 10_000_000
 
-EXAMPLE_CLIENTS = options.checked(
+EXAMPLE_CLIENTS = options.checked_option(
     "Number of clients.",
     lambda name, value: positive_count(name, value, f"give 1 to {MOST_CLIENTS:,}", MOST_CLIENTS),
 )
-EXAMPLE_SEED = options.checked("Random seed; the same seed writes the same file.", options.natural)
+EXAMPLE_SEED = options.checked_option(
+    "Random seed; the same seed writes the same file.", options.natural
+)
 
 
 def example_command(

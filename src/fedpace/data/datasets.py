@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedpace.errors import InputError, nearest, needs
-from fedpace.files import made_folder
+from fedpace.files import make_folder
 
 VARIABLE = "FEDPACE_DATA"
 CHUNK = 2**16
@@ -122,7 +122,7 @@ def fetch(
         import pooch
     pooch.get_logger().setLevel(logging.WARNING)
     given = os.environ.get(VARIABLE)
-    folder = made_folder((Path(given) if given else _cache()) / name, "--data")
+    folder = make_folder((Path(given) if given else _cache()) / name, "--data")
     found = []
     for file, checksum in DATASETS[name].checksums.items():
         path = find_file(name, file)

@@ -64,7 +64,7 @@ def load_cifar10() -> Cifar10:
                 loaded = Cifar10(*(file[name] for name in Cifar10._fields))
         else:
             train = [_records(path, name) for name in BATCHES]
-            loaded = Cifar10(*_unpacked(b"".join(train)), *_unpacked(_records(path, TEST)))
+            loaded = Cifar10(*_unpack(b"".join(train)), *_unpack(_records(path, TEST)))
     except (OSError, KeyError, ValueError, EOFError, tarfile.TarError) as error:
         remedy = f"remove it, and run: fedpace data fetch {CIFAR10}"
         raise InputError(f"{path}: cannot be read as CIFAR-10: {error}; {remedy}") from None
@@ -86,7 +86,7 @@ def _records(path: Path, name: str) -> bytes:
         return io.BufferedReader(member).read() if member else b""  # type: ignore[type-var]
 
 
-def _unpacked(records: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def _unpack(records: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     rows = np.frombuffer(records, dtype=np.uint8).reshape(-1, RECORD)
     return rows[:, 1:].reshape(-1, PLANES, SIDE, SIDE).transpose(0, 2, 3, 1), rows[:, 0]
 

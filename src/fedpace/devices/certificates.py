@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedpace.errors import InputError
-from fedpace.files import held, made_folder
+from fedpace.files import hold_lock, make_folder
 
 AUTHORITY, SERVER = "ca", "server"
 # Ends the names of key files; no device's name may end so.
@@ -77,9 +77,9 @@ def make_certificates(
     """
     for name in devices:
         _check_name(name)
-    made_folder(folder, "--out")
+    make_folder(folder, "--out")
     signed: dict[str, str] = {}
-    with held(folder / ".lock", f"{folder} of --out"):
+    with hold_lock(folder / ".lock", f"{folder} of --out"):
         authority = _authority(folder, days, signed)
         for name in (SERVER, *devices):
             wanted = list(hosts) if name == SERVER else []

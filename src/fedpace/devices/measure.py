@@ -17,7 +17,7 @@ from fedpace.checks import FloatArray
 from fedpace.devices.backend import DeviceBackend
 from fedpace.devices.server import DeviceServer
 from fedpace.devices.shard import job_of
-from fedpace.files import held, made_folder, write_text
+from fedpace.files import hold_lock, make_folder, write_text
 from fedpace.samplers.build import resolve
 from fedpace.seeds import Seeds
 from fedpace.servers.build import server_for
@@ -86,7 +86,7 @@ def run_on_devices(
     The directory is locked against a second process.
     """
     trust, callback = trust or Trust(), Callbacks(callbacks)
-    with held(made_folder(directory, "--out") / ".lock", f"{directory} of --out"):
+    with hold_lock(make_folder(directory, "--out") / ".lock", f"{directory} of --out"):
         store = Store(directory)
         store.tidy()
         server_rule = server_for(study.training.server)

@@ -14,7 +14,7 @@ import fedpace
 from fedpace.backends.local import LocalSteps, LocalTrainer
 from fedpace.data.shards import Shards, Split
 from fedpace.errors import InputError
-from fedpace.files import locked, write_whole
+from fedpace.files import lock_folder, write_whole
 from fedpace.seeds import Seeds
 from fedpace.studies.build import model, split
 from fedpace.studies.study import OwnSection, Study
@@ -82,7 +82,7 @@ class OwnShard:
             return _copy_shard(split(study, seed), client)
         path = self._folder / f"{_data_key(study, seed)}-{client:04d}.npz"
         if not path.exists():
-            with locked(self._folder):
+            with lock_folder(self._folder):
                 if not path.exists():
                     _write_shards(study, seed, self._folder)
         return _read_shard(path)

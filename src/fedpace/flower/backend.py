@@ -20,7 +20,7 @@ from fedpace.backends.remote.roster import Deadlines, Roster
 from fedpace.backends.remote.screening import Border, FirstReplies
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
-from fedpace.files import held
+from fedpace.files import hold_lock
 from fedpace.flower.client import STEPS
 from fedpace.flower.messages import Arrival, DrawnGrid, Layout, Mailbox, check_recipients, size_of
 from fedpace.flower.nodes import NodeMap, Nodes
@@ -448,7 +448,7 @@ def lock_checkpoint(checkpoint: str | Path | None) -> AbstractContextManager[Non
     if checkpoint is None:
         return nullcontext()
     path = Path(checkpoint)
-    return held(path.with_name(f".{path.name}.lock"), f"checkpoint {path}")
+    return hold_lock(path.with_name(f".{path.name}.lock"), f"checkpoint {path}")
 
 
 def open_checkpoint(settings: Settings, layout: Layout) -> FleetCheckpoint | None:

@@ -301,7 +301,7 @@ class AdaptiveSampling(Settings):
 
     def _handed_over(self, run: Training, backend: GridBackend) -> Training:
         """Return the training to continue with, of which the mode may be another."""
-        after = run.handed_over()
+        after = run.hand_over()
         if after is not run:
             self._run = after
             backend.follow(after)

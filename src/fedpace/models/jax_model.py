@@ -47,7 +47,7 @@ class JaxModel(BaseModel):
         correct: Callable[[Any, Any, Any], Any] | None = None,
     ) -> None:
         self._start = start
-        vector, self._tree = ravel_pytree(self._made(0))
+        vector, self._tree = ravel_pytree(self._make_start(0))
         if not vector.size or not jnp.issubdtype(vector.dtype, jnp.floating):
             got = f"{vector.size} of type {vector.dtype}"
             raise InputError(f"start must hold floats, got {got}; give the model's parameters")
@@ -70,7 +70,7 @@ class JaxModel(BaseModel):
 
     def initial(self, rng: np.random.Generator) -> FloatArray:
         """Return the start as one vector, drawn from a key of `rng` where it is a function."""
-        vector, _ = ravel_pytree(self._made(int(rng.integers(2**31))))
+        vector, _ = ravel_pytree(self._make_start(int(rng.integers(2**31))))
         return np.asarray(vector, dtype=np.float64)
 
     def gradients(self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats) -> None:
@@ -99,5 +99,5 @@ class JaxModel(BaseModel):
         """Return the parameters in the form of the start."""
         return self._tree(jnp.asarray(parameters, jnp.float32))
 
-    def _made(self, seed: int) -> Any:
+    def _make_start(self, seed: int) -> Any:
         return self._start(jax.random.key(seed)) if callable(self._start) else self._start

@@ -48,13 +48,13 @@ class BaseModel:
         """Return the parameters that training starts from, of shape (P,)."""
         raise NotImplementedError(_undefined(self, "initial"))
 
-    def prepared(self, x: AnyFloats) -> AnyFloats:
+    def prepare(self, x: AnyFloats) -> AnyFloats:
         """Return all inputs, a row each, in the form that `gradients` takes; called once."""
         return x.astype(self.dtype, copy=False) if x.dtype.kind == "f" else x
 
-    def prepared_whole(self, x: AnyFloats) -> AnyFloats:
+    def prepare_whole(self, x: AnyFloats) -> AnyFloats:
         """Return all inputs in the form that `losses` and `correct` take; called once."""
-        return self.prepared(x)
+        return self.prepare(x)
 
     def gradients(self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats) -> None:
         """Write the mean gradient of m batches, each at its own parameters, to `out`.
@@ -64,16 +64,14 @@ class BaseModel:
         """
         raise NotImplementedError(_undefined(self, "gradients"))
 
-    def stepped(
-        self, parameters: AnyFloats, x: AnyFloats, y: Labels, rate: float | AnyFloats
-    ) -> None:
+    def step(self, parameters: AnyFloats, x: AnyFloats, y: Labels, rate: float | AnyFloats) -> None:
         """Change `parameters` in place by one step; if defined, used instead of `gradients`."""
-        raise NotImplementedError(_undefined(self, "stepped"))
+        raise NotImplementedError(_undefined(self, "step"))
 
     @property
     def takes_own_steps(self) -> bool:
-        """Whether `stepped` is defined."""
-        return defines(original(self), BaseModel, "stepped")
+        """Whether `step` is defined."""
+        return defines(original(self), BaseModel, "step")
 
     def losses(self, parameters: FloatArray, x: AnyFloats, y: Labels) -> AnyFloats:
         """Return each sample's loss at `parameters`."""
@@ -135,7 +133,7 @@ def as_model(
     """
     made = given
     if not _is_model(given) and not _is_module(given) and not _is_estimator(given):
-        made = _made(given)
+        made = _call(given)
     if _is_module(made):
         from fedpace.models.torch_model import TorchModel
 
@@ -158,14 +156,14 @@ def as_model(
     raise InputError(f"model must be {WANTED}, got {made!r:.80}; see docs/own-models.md")
 
 
-def _made(given: Any) -> Any:
+def _call(given: Any) -> Any:
     if not callable(given):
         raise InputError(f"model must be {WANTED}, got {given!r:.80}; see docs/own-models.md")
     if "torch" not in sys.modules:
         return given()
-    from fedpace.models.torch_modules import seeded
+    from fedpace.models.torch_modules import make_seeded
 
-    return seeded(0, given)
+    return make_seeded(0, given)
 
 
 def _is_model(given: Any) -> bool:

@@ -23,13 +23,13 @@ class Logistic(BaseModel):
     """Softmax of W x + b with the cross-entropy loss.
 
     The parameters are the rows of (W b), one row per class: the intercept is the weight of a
-    constant feature, which `prepared` appends. `dtype` is the precision of training and
+    constant feature, which `prepare` appends. `dtype` is the precision of training and
     evaluation.
 
     >>> model = Logistic(features=2, classes=3)
     >>> model.size
     9
-    >>> x = model.prepared_whole(np.ones((1, 2)))
+    >>> x = model.prepare_whole(np.ones((1, 2)))
     >>> start = model.initial(np.random.default_rng(0))
     >>> model.losses(start, x, np.array([0])).round(6)  # log 3
     array([1.098612])
@@ -48,13 +48,13 @@ class Logistic(BaseModel):
         """Return zeros, as in the paper; `rng` is not used."""
         return np.zeros(self.size)
 
-    def prepared(self, x: AnyFloats) -> AnyFloats:
+    def prepare(self, x: AnyFloats) -> AnyFloats:
         """Append the constant feature."""
         rows: AnyFloats = np.ones((len(x), self.features + 1), dtype=self.dtype)
         rows[:, :-1] = x
         return rows
 
-    def prepared_whole(self, x: AnyFloats) -> AnyFloats:
+    def prepare_whole(self, x: AnyFloats) -> AnyFloats:
         """Append the constant feature and lay out feature by sample.
 
         The product with few classes takes half the time that it takes on rows.
@@ -133,7 +133,7 @@ class SmallCnn(BaseModel):
 
     Images of 28 × 28 are averaged to 14 × 14. Windows of 4 × 4, two pixels apart, lie at 36 places;
     each of `channels` filters gives a number at each. As windows overlap in the same way in all
-    images, they are cut out once, in `prepared`, and a convolution is a matrix product for all
+    images, they are cut out once, in `prepare`, and a convolution is a matrix product for all
     clients of a round: a hundred times cheaper here than LeNet-5.
 
     The parameters are the filters, (17, channels), and the linear layer, (36 channels + 1,
@@ -174,7 +174,7 @@ class SmallCnn(BaseModel):
         last = rng.uniform(-1, 1, (self._features + 1) * self.classes) / np.sqrt(self._features)
         return np.concatenate([first, last])
 
-    def prepared(self, x: AnyFloats) -> AnyFloats:
+    def prepare(self, x: AnyFloats) -> AnyFloats:
         """Return the windows of each image, (samples, places, numbers of a window and 1)."""
         coarse, colours = self.side // AVERAGED, self.colours
         images = x.reshape(-1, coarse, AVERAGED, coarse, AVERAGED, colours).mean(axis=(2, 4))
@@ -314,11 +314,11 @@ class Gru(BaseModel):
 
     def losses(self, parameters: FloatArray, x: AnyFloats, y: Labels) -> AnyFloats:
         """Return each sequence's mean of −log p(next token)."""
-        return self._evaluated(parameters, x, y, _surprise)
+        return self._evaluate(parameters, x, y, _surprise)
 
     def correct(self, parameters: FloatArray, x: AnyFloats, y: Labels) -> NDArray[Any]:
         """Return the share of each sequence's next tokens with the largest score."""
-        return self._evaluated(
+        return self._evaluate(
             parameters, x, y, lambda scores, y: np.equal(scores.argmax(axis=-1), y)
         )
 
@@ -365,7 +365,7 @@ class Gru(BaseModel):
             to_state = to_state * z + hidden[t] @ across
         return gates, hidden
 
-    def _evaluated(
+    def _evaluate(
         self, parameters: FloatArray, x: AnyFloats, y: Labels, measure: Measure
     ) -> FloatArray:
         layers = self._layers(parameters.astype(self.dtype)[None])

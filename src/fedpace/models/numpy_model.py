@@ -57,7 +57,7 @@ class NumpyModel(BaseModel):
     ) -> None:
         self._start, self._gradient, self._losses, self._correct = start, gradient, losses, correct
         self.dtype = dtype
-        first = self._made(np.random.default_rng(0))
+        first = self._make_start(np.random.default_rng(0))
         named = dict(first) if isinstance(first, Mapping) else {"": first}
         self._shapes = {name: np.shape(value) for name, value in named.items()}
         self._one = not isinstance(first, Mapping)
@@ -65,32 +65,32 @@ class NumpyModel(BaseModel):
 
     def initial(self, rng: np.random.Generator) -> FloatArray:
         """Return the start as one vector."""
-        return self._flat("start", self._made(rng))
+        return self._flat("start", self._make_start(rng))
 
     def gradients(self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats) -> None:
         """Write the gradient of each of m clients, one after the other."""
         for i in range(len(parameters)):
-            out[i] = self._flat("gradient", self._gradient(self._shaped(parameters[i]), x[i], y[i]))
+            out[i] = self._flat("gradient", self._gradient(self._shape(parameters[i]), x[i], y[i]))
 
     def losses(self, parameters: FloatArray, x: AnyFloats, y: Labels) -> AnyFloats:
         """Return each sample's loss."""
-        return _one_per_sample("losses", self._losses(self._shaped(parameters), x, y), len(y))
+        return _one_per_sample("losses", self._losses(self._shape(parameters), x, y), len(y))
 
     def correct(self, parameters: FloatArray, x: AnyFloats, y: Labels) -> NDArray[Any]:
         """Return the measure of each sample, NaN where there is none."""
         if self._correct is None:
             return np.full(len(y), np.nan)
-        return _one_per_sample("correct", self._correct(self._shaped(parameters), x, y), len(y))
+        return _one_per_sample("correct", self._correct(self._shape(parameters), x, y), len(y))
 
     def arrays(self, parameters: FloatArray) -> dict[str, NDArray[Any]]:
         """Return the parameters by name; one array is called "parameters"."""
-        shaped = self._shaped(parameters)
+        shaped = self._shape(parameters)
         return {"parameters": shaped} if self._one else dict(shaped)
 
-    def _made(self, rng: np.random.Generator) -> Parameters:
+    def _make_start(self, rng: np.random.Generator) -> Parameters:
         return self._start(rng) if callable(self._start) else self._start
 
-    def _shaped(self, vector: AnyFloats) -> Any:
+    def _shape(self, vector: AnyFloats) -> Any:
         sizes = [int(np.prod(shape)) for shape in self._shapes.values()]
         parts = np.split(vector, np.cumsum(sizes)[:-1])
         shapes = self._shapes.items()

@@ -65,7 +65,7 @@ class _LinearRegression(BaseModel):
     def initial(self, rng: np.random.Generator) -> FloatArray:  # noqa: ARG002 - as every model
         return np.zeros(self.size)
 
-    def prepared(self, x: AnyFloats) -> AnyFloats:
+    def prepare(self, x: AnyFloats) -> AnyFloats:
         return np.column_stack([x, np.ones(len(x))]).astype(np.float64)
 
     def gradients(self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats) -> None:
@@ -111,19 +111,17 @@ class PartialFit(BaseModel):
         """Return zeros."""
         return np.zeros(self.size)
 
-    def prepared(self, x: AnyFloats) -> AnyFloats:
+    def prepare(self, x: AnyFloats) -> AnyFloats:
         """Return the rows in double precision."""
         return np.ascontiguousarray(x, dtype=np.float64)
 
     def gradients(self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats) -> None:
-        """Write what a step of rate 1e-6 moves by, over the rate; training uses `stepped`."""
+        """Write what a step of rate 1e-6 moves by, over the rate; training uses `step`."""
         after = parameters.copy()
-        self.stepped(after, x, y, 1e-6)
+        self.step(after, x, y, 1e-6)
         out[:] = (parameters - after) / 1e-6
 
-    def stepped(
-        self, parameters: AnyFloats, x: AnyFloats, y: Labels, rate: float | AnyFloats
-    ) -> None:
+    def step(self, parameters: AnyFloats, x: AnyFloats, y: Labels, rate: float | AnyFloats) -> None:
         """Let `partial_fit` change the parameters of each of m clients by its batch."""
         rates = np.broadcast_to(np.ravel(rate), len(parameters))
         for i in range(len(parameters)):

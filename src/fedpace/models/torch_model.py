@@ -86,11 +86,11 @@ class TorchModel(BaseModel):
         threads: int | None = None,
     ) -> None:
         self._make = None if isinstance(module, nn.Module) or not callable(module) else module
-        made = module if self._make is None else torch_modules.seeded(0, self._make)
+        made = module if self._make is None else torch_modules.make_seeded(0, self._make)
         self._module = torch_modules.own_copy(made)
         self.architecture = repr(self._module)
         self._parameters = torch_modules.trainable(self._module)
-        self._running = torch_modules.running(self._module)
+        self._running = torch_modules.running_statistics(self._module)
         self._own: dict[str, Tensor] = {**self._parameters, **self._running}
         self._start = self.flat(self._module)
         if self._running:
@@ -114,12 +114,12 @@ class TorchModel(BaseModel):
         """Return the module's parameters, or those of one newly made from `rng`."""
         if self._make is None:
             return self._start.copy()
-        return self.flat(torch_modules.seeded(int(rng.integers(2**63)), self._make))
+        return self.flat(torch_modules.make_seeded(int(rng.integers(2**63)), self._make))
 
     def flat(self, module: nn.Module) -> FloatArray:
         """Return a module's parameters as one vector."""
         with torch.no_grad():
-            own = torch_modules.trainable(module) | torch_modules.running(module)
+            own = torch_modules.trainable(module) | torch_modules.running_statistics(module)
             return torch.cat([each.reshape(-1).double() for each in own.values()]).numpy()
 
     def module(self, parameters: FloatArray) -> nn.Module:
@@ -132,7 +132,7 @@ class TorchModel(BaseModel):
         """Return the module."""
         return self.module(parameters)
 
-    def prepared(self, x: AnyFloats) -> AnyFloats:
+    def prepare(self, x: AnyFloats) -> AnyFloats:
         """Return rows in float32, in the shape of the module's input; tokens stay integers."""
         kind = np.int64 if self._tokens and x.dtype.kind in "iu" else np.float32
         rows: AnyFloats = np.require(x, kind, ["C", "W"])  # PyTorch shares writable arrays only
@@ -146,7 +146,7 @@ class TorchModel(BaseModel):
             )
         return rows.reshape(-1, *self._input_shape)
 
-    prepared_whole = prepared
+    prepare_whole = prepare
 
     def gradients(self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats) -> None:
         """Write the gradient of each of m clients' mean loss."""
@@ -162,7 +162,7 @@ class TorchModel(BaseModel):
 
     def losses(self, parameters: FloatArray, x: AnyFloats, y: Labels) -> AnyFloats:
         """Return each sample's loss, in evaluation mode."""
-        return self._evaluated(parameters, x, y, self._losses)
+        return self._evaluate(parameters, x, y, self._losses)
 
     def correct(self, parameters: FloatArray, x: AnyFloats, y: Labels) -> NDArray[Any]:
         """Return the metric of each sample, in evaluation mode; NaN where there is none."""
@@ -172,7 +172,7 @@ class TorchModel(BaseModel):
         def measured(outputs: Tensor, y: Tensor) -> Tensor:
             return torch_modules.one_per_sample("metric", metric(outputs, y), len(y))
 
-        return self._evaluated(parameters, x, y, measured)
+        return self._evaluate(parameters, x, y, measured)
 
     def arrays(self, parameters: FloatArray) -> dict[str, NDArray[Any]]:
         """Return the module's `state_dict` with these parameters, as arrays."""
@@ -214,7 +214,7 @@ class TorchModel(BaseModel):
             return False
         return torch.equal(before, torch.get_rng_state())
 
-    def _evaluated(
+    def _evaluate(
         self, parameters: FloatArray, x: AnyFloats, y: Labels, measure: torch_modules.Loss
     ) -> NDArray[Any]:
         self._module.eval()

@@ -148,7 +148,7 @@ def one_per_sample(what: str, values: Tensor, samples: int) -> Tensor:
 RUNNING = ("running_mean", "running_var", "num_batches_tracked")
 
 
-def seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
+def make_seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
     """Make a module with PyTorch's random state set to a seed, and restore it afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -185,7 +185,7 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: each for name, each in module.named_parameters() if each.requires_grad}
 
 
-def running(module: nn.Module) -> dict[str, Tensor]:
+def running_statistics(module: nn.Module) -> dict[str, Tensor]:
     """Return the running statistics, by name: no gradient moves them, and they are averaged."""
     buffers = module.named_buffers()
     return {name: each for name, each in buffers if name.rpartition(".")[2] in RUNNING}

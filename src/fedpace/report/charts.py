@@ -126,22 +126,25 @@ def file_spec(*figures: Figure) -> dict[str, Any]:
         data |= {names.get(name, name): rows for name, rows in part["datasets"].items()}
         for name in ("$schema", "datasets", "usermeta", "autosize"):
             part.pop(name, None)
-        parts[at] = _renamed(part, names)
+        parts[at] = _rename_data(part, names)
     if len(parts) == 1:
         made = parts[0]
         if made.get("width") == "container":
             made["width"] = width
     else:
         for part, each in zip(parts, figures, strict=True):
-            part |= {"width": PANEL, "title": {"text": _filled(each.title, PANEL), "fontSize": 12}}
+            part |= {
+                "width": PANEL,
+                "title": {"text": _break_lines(each.title, PANEL), "fontSize": 12},
+            }
         columns = min(len(parts), 3)
         width = columns * PANEL
         made = {"concat": parts, "columns": columns}
     heading = [first.setup] if len(parts) > 1 else [first.setup, first.title]
-    lines = [line for text in heading if text for line in _filled(text, width + beside)]
+    lines = [line for text in heading if text for line in _break_lines(text, width + beside)]
     title = {
         "text": lines,
-        "subtitle": _filled(first.note, 1.2 * (width + beside)),
+        "subtitle": _break_lines(first.note, 1.2 * (width + beside)),
         "anchor": "start",
     }
     return {"$schema": alt.SCHEMA_URL, **made, "title": title, "datasets": data, "config": config()}
@@ -313,7 +316,7 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
     return [step * at for at in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def named(name: str, *, shown: bool = False) -> alt.Chart:
+def chart_of(name: str, *, shown: bool = False) -> alt.Chart:
     """Return a chart of a figure's data; `shown` leaves out schemes that the legend hides."""
     chart = alt.Chart(alt.NamedData(name=name))
     return chart.transform_filter(SHOWN) if shown else chart
@@ -355,7 +358,7 @@ def probabilities_figure(
     ends = _apart(share[order])
     legend = alt.Legend(orient="top", gradientLength=180, gradientThickness=10, format="~g",
                         titleLimit=300, values=log_ticks(*ends, 5))  # fmt: skip
-    points = named("clients").mark_circle(
+    points = chart_of("clients").mark_circle(
         size=max(8, 30 * min(1.0, 100 / order.size) ** 0.5), opacity=1, clip=True
     ).encode(
         x=alt.X("seconds:Q", title="round time of the client, s", **x),
@@ -410,7 +413,7 @@ def plan_figure(rows: Sequence[Prediction], *, k: int) -> Figure:
         ),
         "y": alt.Y("time:Q", title=title, **log_position(row.relative_time for row in rows)),
     }
-    plans = named("plans")
+    plans = chart_of("plans")
     lines = plans.mark_line(point=True).encode(**place, **colours)
     star = plans.transform_filter("datum.best").mark_point(
         shape=STAR, size=500, filled=True, opacity=1
@@ -433,18 +436,18 @@ def _apart(values: FloatArray) -> tuple[float, float]:
     return low / room, high * room
 
 
-def _filled(text: str, pixels: float) -> list[str]:
+def _break_lines(text: str, pixels: float) -> list[str]:
     """Break a text into lines; a number stays with its unit, and with what it counts."""
     kept = re.sub(r"(?<=seed) (?=\d)| (?=[%=])|(?<==) ", "\u00a0", text)
     return textwrap.wrap(kept, int(LETTERS * pixels)) or [""]
 
 
-def _renamed(part: Any, names: Mapping[str, str]) -> Any:
+def _rename_data(part: Any, names: Mapping[str, str]) -> Any:
     """Return a specification in which named data have other names."""
     if isinstance(part, list):
-        return [_renamed(each, names) for each in part]
+        return [_rename_data(each, names) for each in part]
     if not isinstance(part, dict):
         return part
     if set(part) == {"name"} and part["name"] in names:
         return {"name": names[part["name"]]}
-    return {key: _renamed(value, names) for key, value in part.items()}
+    return {key: _rename_data(value, names) for key, value in part.items()}

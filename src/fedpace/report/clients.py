@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fedpace.checks import IntArray
 from fedpace.data.shards import Shards, Split
-from fedpace.report.charts import Figure, log_position, log_ticks, named, records
+from fedpace.report.charts import Figure, chart_of, log_position, log_ticks, records
 from fedpace.report.tables import new_table
 from fedpace.studies.store import StoredRun
 
@@ -77,7 +77,7 @@ def distribution_figure(counts: IntArray, *, names: Sequence[str], title: str) -
     x = alt.X("left:Q", title="client").scale(domain=[-0.5, n - 0.5], nice=False)
     few = alt.Axis(grid=False, tickMinStep=1, format="d")
     y = alt.Y("class:N", title="class", sort=order)
-    cells = named("cells").mark_rect().encode(
+    cells = chart_of("cells").mark_rect().encode(
         x=x.axis(few),
         x2=alt.X2("right"),
         y=y.axis(labelOverlap=True, labelLimit=120),
@@ -93,7 +93,7 @@ def distribution_figure(counts: IntArray, *, names: Sequence[str], title: str) -
     base = float(log["scale"].domain[0]) if wide else 0.0
     scaled = log if wide else {"axis": alt.Axis(tickCount=4, format=",d")}
     title_y = ["samples,", "log scale"] if wide else "samples"
-    above = named("clients").transform_calculate(base=f"{base}").mark_rect(
+    above = chart_of("clients").transform_calculate(base=f"{base}").mark_rect(
         fill=BARS, stroke="white", strokeWidth=0.5 if n <= MOST_LINES else 0, clip=True
     ).encode(
         x=x.axis(alt.Axis(labels=False, ticks=False, title=None, grid=False)), x2=alt.X2("right"),
@@ -101,7 +101,7 @@ def distribution_figure(counts: IntArray, *, names: Sequence[str], title: str) -
         tooltip=["client:Q", "samples:Q"],
     )  # fmt: skip
     beside = (
-        named("classes")
+        chart_of("classes")
         .mark_bar(fill=BARS)
         .encode(
             y=y.axis(None),

@@ -144,7 +144,7 @@ def _forecast(seen: Seen, scheme: str, needed: FloatArray, rng: np.random.Genera
         variance = dispatch.variance_term(profile)
     else:
         design = DESIGNS[name](profile, k)
-        lengths = _replayed(seen, design, rng) + seen.overhead
+        lengths = _replay(seen, design, rng) + seen.overhead
         variance = design.variance_term(profile)
     s0 = float(profile.importance.sum()) ** 2
     cs = s0 * rng.choice(C_OVER_S0, needed.size)
@@ -154,7 +154,7 @@ def _forecast(seen: Seen, scheme: str, needed: FloatArray, rng: np.random.Genera
     return Forecast(scheme, middle, low, high, float(lengths.mean()))
 
 
-def _replayed(seen: Seen, design: BaseDesign, rng: np.random.Generator) -> FloatArray:
+def _replay(seen: Seen, design: BaseDesign, rng: np.random.Generator) -> FloatArray:
     """Return the lengths of rounds, each client with one of its own seconds."""
     usual, lengths = seen.profile.times, np.empty(REPLAYED)
     for index in range(REPLAYED):

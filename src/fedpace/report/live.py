@@ -25,11 +25,11 @@ import numpy as np
 from fedpace.errors import listed
 from fedpace.report.charts import (
     Figure,
+    chart_of,
     colour,
     dash,
     level,
     log_position,
-    named,
     numbers,
     records,
     spec,
@@ -183,7 +183,7 @@ class Live(Callback):
             "chart": self._chart(going),
         }
 
-    def seen(self) -> None:
+    def mark_seen(self) -> None:
         """Note that an open page has seen the end."""
         self._seen.set()
 
@@ -222,7 +222,7 @@ class Live(Callback):
         dashes = [dash(job.scheme) for job, _ in shown.values()]
         losses = [row["loss"] for row in rows if row["loss"] is not None]
         ends = losses if stop is None else [*losses, stop]
-        lines = named("runs").mark_line(clip=True).encode(
+        lines = chart_of("runs").mark_line(clip=True).encode(
             x=alt.X("seconds:Q", title=LABELS["seconds"]),
             y=alt.Y("loss:Q", title=LABELS["loss"], **log_position(ends)),
             color=alt.Color("run:N", **looks).scale(domain=names, range=colours),
@@ -302,7 +302,7 @@ def _answering(live: Live, token: str) -> type[BaseHTTPRequestHandler]:
                 self._send("", "text/plain", 403)
             else:
                 self._send("", "text/plain")
-                live.seen()
+                live.mark_seen()
 
         def _is_refused(self) -> bool:
             """Tell whether the request is that of a page from elsewhere, or poses as ours."""

@@ -44,7 +44,12 @@ def notes(summary: Summary) -> list[str]:
         "Rounds count those of the final model: of the two pilots, the one that training "
         "continued from."
     ]
-    lines += [*sustained_note(summary), *missed(summary), *diverged(summary), limit_note(summary)]
+    lines += [
+        *sustained_note(summary),
+        *missed_targets(summary),
+        *diverged_schemes(summary),
+        limit_note(summary),
+    ]
     lines += predicted_note(summary)
     lines += measured_notes(summary.setup)
     lines += privacy_notes(summary.setup)
@@ -102,13 +107,13 @@ def predicted_note(summary: Summary) -> list[str]:
     return [f"{first}: {', '.join(each)}; see fedpace predict."]
 
 
-def missed(summary: Summary) -> list[str]:
+def missed_targets(summary: Summary) -> list[str]:
     """Name each scheme of which some runs never reached the target, or never sustained it."""
     sustained = sustains(summary.setup.study)
-    return [line for row in summary.rows for line in _missed(row, sustained)]
+    return [line for row in summary.rows for line in _describe_misses(row, sustained)]
 
 
-def _missed(row: SchemeSummary, sustained: bool) -> Iterator[str]:
+def _describe_misses(row: SchemeSummary, sustained: bool) -> Iterator[str]:
     misses, later = row.runs - row.reached, row.runs - row.sustained_seconds.seeds
     for count, what, time in (
         (misses, "reached", "time"),
@@ -120,7 +125,7 @@ def _missed(row: SchemeSummary, sustained: bool) -> Iterator[str]:
             yield f"{row.scheme}: {count} of {row.runs} not {what}{bound}."
 
 
-def diverged(summary: Summary) -> list[str]:
+def diverged_schemes(summary: Summary) -> list[str]:
     """Name each scheme of which some runs ended because their loss was no longer a number."""
     found = {
         scheme: sum(run.ended == DIVERGED for run in summary.setup.of(scheme))
@@ -151,12 +156,14 @@ COMPARED = ("data", "model", "devices")
 COMPARED_TRAINING = ("k", "local_steps", "batch", "schedule", "weight_decay", "optimiser")
 
 
-def published(study: Study) -> bool:
+def is_published(study: Study) -> bool:
     """Return whether a study is the setup of its name, as far as that is one of fedpace's.
 
     Only then the paper's figures stand beside it.
     """
-    return study.name not in setups() or _compared(study) == _compared(_setup(study.name))
+    return study.name not in setups() or _compared_settings(study) == _compared_settings(
+        _setup(study.name)
+    )
 
 
 def title_of(study: Study) -> str:
@@ -165,7 +172,7 @@ def title_of(study: Study) -> str:
     >>> title_of(load_study("simulation-1", ["training.k=3", "data.sizes=power-law"]))
     'simulation-1, changed: logistic regression, Synthetic(1, 1), N = 100, K = 3'
     """
-    if study.title and published(study):
+    if study.title and is_published(study):
         return study.title
     clients = _clients(study)
     known = [] if clients is None else [f"N = {clients}"]
@@ -187,7 +194,7 @@ def _setup(name: str) -> Study:
     return load_study(name)
 
 
-def _compared(study: Study) -> tuple[object, ...]:
+def _compared_settings(study: Study) -> tuple[object, ...]:
     training = (getattr(study.training, name) for name in COMPARED_TRAINING)
     return (*(getattr(study, name) for name in COMPARED), *training)
 
@@ -223,7 +230,7 @@ class Fared(NamedTuple):
     megabytes_up: float
 
 
-def fared(runs: Sequence[StoredRun]) -> Fared:
+def count_replies(runs: Sequence[StoredRun]) -> Fared:
     """Count the replies over all rounds of the runs."""
     rows = [row for run in runs for row in run.history.rows if row.round > 0]
     missing = sum(row.missing.size for row in rows)
@@ -251,12 +258,12 @@ def how_measured(study: Study) -> str:
 
 def replies_line(setup: Setup) -> str:
     """Return how replies fared, all schemes together, in one sentence."""
-    every = fared(setup.runs)
+    every = count_replies(setup.runs)
     missing = f"{every.missing:,} missing"
     if every.missing:
         share = f"{100 * every.missing / every.asked:.2g} %"
         missing += f" ({share}), {every.refused:,} of them refused"
-    sizes = [fared(setup.of(scheme)) for scheme in setup.schemes]
+    sizes = [count_replies(setup.of(scheme)) for scheme in setup.schemes]
     down = _span([each.megabytes_down for each in sizes])
     up = _span([each.megabytes_up for each in sizes])
     crossed = f"; {down} MB down and {up} MB up per round" if down else ""
@@ -279,7 +286,9 @@ def measured_notes(setup: Setup) -> list[str]:
         lines[0] += " The paper's seconds are as published."
     lines.append(replies_line(setup))
     if len(setup.schemes) > 1:
-        parts = "; ".join(_by_scheme(scheme, fared(setup.of(scheme))) for scheme in setup.schemes)
+        parts = "; ".join(
+            _by_scheme(scheme, count_replies(setup.of(scheme))) for scheme in setup.schemes
+        )
         lines.append(f"By scheme: {parts}.")
     every = study.network.evaluate_every
     if every == 0:
@@ -332,7 +341,7 @@ def headline(summary: Summary) -> str:
     includes 1, the headline says so and how many more seeds would show a difference of this size.
     Empty where no scheme reached the target with every seed.
     """
-    arrived = [row for row in summary.rows if _arrived(row)]
+    arrived = [row for row in summary.rows if _always_arrived(row)]
     if not arrived:
         return ""
     best = min(arrived, key=lambda row: row.seconds.value)
@@ -373,7 +382,7 @@ def _times(row: SchemeSummary, ratio: Interval) -> str:
     return f"{'more than ' * (row.reached < row.runs)}{ratio.value:.1f}×"
 
 
-def _arrived(row: SchemeSummary) -> bool:
+def _always_arrived(row: SchemeSummary) -> bool:
     return 0 < row.runs == row.reached and math.isfinite(row.seconds.value)
 
 

@@ -64,9 +64,9 @@ def page(
         file = files_in / f"{summary.setup.slug}.toml"
         again = command(summary.setup, file=str(file), out=str(runs_in))
         section = partial(_setup_section, summary, again)
-        sections.append(_isolated(specs, summary.setup, section))
+        sections.append(_try_section(specs, summary.setup, section))
     for sweep in sweeps:
-        sections.append(_isolated(specs, sweep.members[0], partial(_sweep_section, sweep)))
+        sections.append(_try_section(specs, sweep.members[0], partial(_sweep_section, sweep)))
     runs = sum(len(summary.setup.runs) for summary in summaries)
     runs += sum(len(setup.runs) for sweep in sweeps for setup in sweep.members)
     vega, *scripts = bundle(), f"\n{part('page.js')}\n", *[part("live.js")] * bool(live)
@@ -83,12 +83,12 @@ def page(
         connect="connect-src 'self'; " * bool(live),
         live=live,
         sections="\n".join(sections),
-        charts=packed(json.dumps(charts, allow_nan=False, separators=(",", ":"))),
-        vega=packed(vega),
+        charts=pack_text(json.dumps(charts, allow_nan=False, separators=(",", ":"))),
+        vega=pack_text(vega),
     )
 
 
-def _isolated(specs: Specs, setup: Setup, section: Callable[[Specs], str]) -> str:
+def _try_section(specs: Specs, setup: Setup, section: Callable[[Specs], str]) -> str:
     """Return a section of the page; if its runs cannot be shown, a section that says why.
 
     Run files come from elsewhere: whatever one of them says, the others are reported.
@@ -234,7 +234,7 @@ def _versions(setups: Sequence[Setup]) -> str:
 
 
 @lru_cache(maxsize=2)
-def packed(text: str) -> str:
+def pack_text(text: str) -> str:
     """Return a text packed to less than half of its size, in letters that HTML leaves alone."""
     return base64.b85encode(gzip.compress(text.encode(), 9, mtime=0)).decode().translate(UNMARKED)
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedpace.files import made_folder, write_text
+from fedpace.files import make_folder, write_text
 from fedpace.report.notes import (
     CAPTION,
-    diverged,
+    diverged_schemes,
     headline,
     measured_line,
-    missed,
+    missed_targets,
     sustained_note,
 )
 from fedpace.report.setups import Setup, Sweep, setups_of, toml, without_sweeps
@@ -45,8 +45,12 @@ class Report(NamedTuple):
         """Print the tables."""
         for summary in self.summaries:
             print_tables(terminal_table(summary))
-            said = [*measured_line(summary.setup), *sustained_note(summary), *missed(summary)]
-            said += [*diverged(summary), *filter(None, [headline(summary)])]
+            said = [
+                *measured_line(summary.setup),
+                *sustained_note(summary),
+                *missed_targets(summary),
+            ]
+            said += [*diverged_schemes(summary), *filter(None, [headline(summary)])]
             print(CAPTION, *map(printable, said), sep="\n", end="\n\n")
 
     def write_tables(self, out: Path) -> Iterator[Path]:
@@ -77,7 +81,7 @@ class Report(NamedTuple):
         from fedpace.report.timeline import timeline_figure, timelines
 
         check_picture(out / f"any.{FORMATS[0]}")
-        folder = made_folder(out / FIGURES, "--out")
+        folder = make_folder(out / FIGURES, "--out")
         groups = [
             (summary.setup.slug, figures)
             for summary in self.summaries

@@ -13,9 +13,9 @@ from fedpace.report.charts import (
     STAR,
     Figure,
     Records,
+    chart_of,
     level,
     log_position,
-    named,
     numbers,
     probabilities_figure,
     records,
@@ -117,7 +117,7 @@ def curve_figure(summary: Summary, name: str, y: Ordinate, x: Abscissa) -> Figur
     near = alt.selection_point(
         name="near", nearest=True, on="pointermove", clear="pointerout", empty=False
     )
-    curves = named("curves", shown=True)
+    curves = chart_of("curves", shown=True)
     layers: list[alt.Chart] = [
         curves.mark_area(opacity=0.15, clip=True).encode(
             x=across, y=alt.Y("low:Q", **place), y2=alt.Y2("high"), color=both["color"]
@@ -132,7 +132,7 @@ def curve_figure(summary: Summary, name: str, y: Ordinate, x: Abscissa) -> Figur
         label = pilots.mark_text(align="left", baseline="top", dx=3, text="pilots end")
         layers.append(label.encode(x=alt.X("x:Q"), y=alt.value(0 if loss else HEIGHT - 18)))
     if shown.arrivals:
-        dots = named("arrivals", shown=True).mark_point(
+        dots = chart_of("arrivals", shown=True).mark_point(
             filled=True, size=70, opacity=1, stroke="white", strokeWidth=1, strokeDash=[1, 0]
         )
         layers.append(dots.encode(x=alt.X("x:Q"), y=alt.Y("y:Q"), color=both["color"]))
@@ -184,7 +184,7 @@ def busy_figure(setup: Setup) -> Figure:
         for scheme, share in shown.items()
     ]
     schemes = list(shown)
-    base = named("busy", shown=True)
+    base = chart_of("busy", shown=True)
     at = alt.Y("scheme:N", title=None, sort=schemes, axis=alt.Axis(labelLimit=150))
     across = alt.X("share:Q", title=BUSY_LABEL, scale=alt.Scale(domain=[0, 100]))
     colours = scheme_encodings(schemes, dashed=False)["color"].legend(None)
@@ -249,7 +249,7 @@ def sensitivity_figure(sweep: Sweep) -> Figure:
     for index, line in enumerate(lines):
         # Side by side, so that no bar hides another.
         aside = 1.05 ** (index - (len(lines) - 1) / 2)
-        rows += _given(sweep, line, aside)
+        rows += _given_points(sweep, line, aside)
         if line.star:
             first, middle, last = line.star
             stars.append({"scheme": line.scheme, "x": middle, "first": first, "last": last,
@@ -265,7 +265,7 @@ def sensitivity_figure(sweep: Sweep) -> Figure:
     )
     up = alt.Y("seconds:Q", title="time to the target, s", scale=alt.Scale(zero=True))
     both = scheme_encodings(schemes)
-    given, starred = named("given", shown=True), named("stars", shown=True)
+    given, starred = chart_of("given", shown=True), chart_of("stars", shown=True)
     tooltip = [
         alt.Tooltip("scheme:N"),
         alt.Tooltip("c:N", title="c / S₀"),
@@ -313,7 +313,7 @@ def estimate_note(lines: Sequence[Sensitivity]) -> str:
     return note if total else ""
 
 
-def _given(sweep: Sweep, line: Sensitivity, aside: float) -> Records:
+def _given_points(sweep: Sweep, line: Sensitivity, aside: float) -> Records:
     points = line.seconds
     return records(
         scheme=[line.scheme] * len(points),

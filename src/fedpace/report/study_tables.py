@@ -15,7 +15,14 @@ from rich.table import Table
 
 from fedpace.files import cell
 from fedpace.registry import is_biased
-from fedpace.report.notes import CAPTION, how_measured, notes, published, sustained_note, title_of
+from fedpace.report.notes import (
+    CAPTION,
+    how_measured,
+    is_published,
+    notes,
+    sustained_note,
+    title_of,
+)
 from fedpace.report.setups import Sweep, plain_name
 from fedpace.report.summary import BASELINE, PROPOSED, SchemeSummary, Summary, sensitivities
 from fedpace.report.tables import new_table, printable
@@ -55,7 +62,7 @@ def columns(summary: Summary) -> list[Column]:
     unpiloted = f"vs {PROPOSED}, without pilots"
     accuracy = f"time to accuracy {100 * summary.accuracy.value:.1f} %, s"
     every = [
-        Column("scheme", lambda row: (_marked(row.scheme), "")),
+        Column("scheme", lambda row: (_mark(row.scheme), "")),
         Column("reached", lambda row: (f"{row.reached} of {row.runs}", "")),
         Column(f"time to {summary.target}, s", lambda row: _cell(row.seconds, _seconds)),
         Column("time until sustained, s", lambda row: _cell(row.sustained_seconds, _seconds)),
@@ -73,7 +80,7 @@ def columns(summary: Summary) -> list[Column]:
     ]
     study = summary.setup.study
     left_out = set[str]()
-    if not study.paper or not published(study):  # the numbers are not those of the paper's setup
+    if not study.paper or not is_published(study):  # the numbers are not those of the paper's setup
         left_out |= {"paper, s", f"vs {PROPOSED}, paper"}
     if not math.isfinite(summary.accuracy.value):
         left_out.add(accuracy)
@@ -89,7 +96,7 @@ def cost_columns(summary: Summary) -> list[Column]:
     if all(math.isnan(row.costs.device_seconds.value) for row in summary.rows):
         return []
     every = [
-        Column("scheme", lambda row: (_marked(row.scheme), "")),
+        Column("scheme", lambda row: (_mark(row.scheme), "")),
         Column("device-seconds", lambda row: _cell(row.costs.device_seconds, _rounds)),
         Column("updates", lambda row: _cell(row.costs.updates, _rounds)),
         Column("wasted", lambda row: _cell(row.costs.wasted, _percent)),
@@ -122,12 +129,12 @@ def markdown(summaries: Sequence[Summary], sweeps: Sequence[Sweep] = ()) -> str:
     parts = []
     for summary in summaries:
         shown = columns(summary)
-        cells = [[_joined(column.cell(row)) for column in shown] for row in summary.rows]
+        cells = [[_join(column.cell(row)) for column in shown] for row in summary.rows]
         remarks = "\n".join(f"- {note}" for note in notes(summary))
         table = _markdown_table([column.title for column in shown], cells)
         parts.append(f"## {_plain(heading(summary))}\n\n{table}\n\n{_plain(remarks)}\n")
         if spent := cost_columns(summary):
-            cells = [[_joined(column.cell(row)) for column in spent] for row in summary.rows]
+            cells = [[_join(column.cell(row)) for column in spent] for row in summary.rows]
             table = _markdown_table([column.title for column in spent], cells)
             parts.append(f"{COSTS}\n\n{table}\n")
     for sweep in sweeps:
@@ -145,7 +152,7 @@ def csv_text(summaries: Sequence[Summary]) -> str:
     return text.getvalue()
 
 
-def ranked(summary: Summary) -> list[SchemeSummary]:
+def rank_rows(summary: Summary) -> list[SchemeSummary]:
     """Return the rows by time to the target, first those with most runs that reached it."""
     return sorted(
         summary.rows,
@@ -162,13 +169,13 @@ def main_table(summary: Summary) -> str:
               "times sooner than the best other", "accuracy at the end")  # fmt: skip
     head = "".join(f"<th scope=col tabindex=0>{html.escape(title)}</th>" for title in titles)
     body = ""
-    for place, row in enumerate(ranked(summary)):
+    for place, row in enumerate(rank_rows(summary)):
         first = place == 0 and row.reached == row.runs > 0
         star = "★ " * (first and row.to_best_other.high < 1)
         misses = f"{row.reached} of {row.runs} runs" * (row.reached < row.runs)
         seconds, interval = _cell(row.seconds, _seconds)
         cells = (
-            ((f"{star}{_marked(row.scheme)}", misses), row.scheme),
+            ((f"{star}{_mark(row.scheme)}", misses), row.scheme),
             ((seconds, interval), row.seconds.value),
             (_cell(inverse(row.to_uniform), _ratio), 1 / row.to_uniform.value),
             (_cell(inverse(row.to_best_other), _ratio), 1 / row.to_best_other.value),
@@ -217,11 +224,11 @@ def sweep_table(sweep: Sweep) -> tuple[list[str], list[list[str]]]:
     lines = sensitivities(sweep)
     titles = ["c / S₀", *(f"{line.scheme}, s" for line in lines)]
     rows = [
-        [f"{value:g}", *(_joined(_cell(line.seconds[index], _seconds)) for line in lines)]
+        [f"{value:g}", *(_join(_cell(line.seconds[index], _seconds)) for line in lines)]
         for index, value in enumerate(sweep.values)
     ]
     if sweep.base is not None:
-        rows.append(["estimated", *(_joined(_cell(line.estimated, _seconds)) for line in lines)])
+        rows.append(["estimated", *(_join(_cell(line.estimated, _seconds)) for line in lines)])
     return titles, rows
 
 
@@ -273,7 +280,7 @@ def _plain(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
-def _marked(scheme: str) -> str:
+def _mark(scheme: str) -> str:
     """Return a scheme's name, with a mark if it is known to be biased."""
     return f"{scheme} (biased)" if is_biased(plain_name(scheme)) else scheme
 
@@ -312,7 +319,7 @@ def _ratio(value: float) -> str:
     return f"{value:.2f}×" if math.isfinite(value) else NO_VALUES
 
 
-def _joined(cell: Cell) -> str:
+def _join(cell: Cell) -> str:
     return " ".join(part for part in cell if part)
 
 
@@ -364,7 +371,7 @@ def _table(summary: Summary) -> str:
         [
             r"\begin{table}",
             r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
-            rf"\caption{{{_escaped(heading(summary))}. {_escaped(about)}}}\smallskip",
+            rf"\caption{{{_escape(heading(summary))}. {_escape(about)}}}\smallskip",
             rf"\begin{{tabular}}{{@{{}}l{'r' * (len(shown) - 1)}@{{}}}}",
             r"\toprule",
             f"{' & '.join(map(_title, shown))} {NEW_LINE}",
@@ -380,18 +387,18 @@ def _table(summary: Summary) -> str:
 
 def _title(column: Column) -> str:
     lines = textwrap.wrap(column.title, LATEX_WIDTH)
-    return rf"\shortstack[r]{{{NEW_LINE.join(map(_escaped, lines))}}}"
+    return rf"\shortstack[r]{{{NEW_LINE.join(map(_escape, lines))}}}"
 
 
 def _cells(row: SchemeSummary, shown: Sequence[Column]) -> list[str]:
     """Return a line of values, one of intervals if there are any, and a small gap."""
     values, intervals = zip(*(column.cell(row) for column in shown), strict=True)
-    lines = [f"{' & '.join(map(_escaped, values))} {NEW_LINE}"]
+    lines = [f"{' & '.join(map(_escape, values))} {NEW_LINE}"]
     if any(intervals):
-        small = (rf"{{\scriptsize {_escaped(part)}}}" if part else "" for part in intervals)
+        small = (rf"{{\scriptsize {_escape(part)}}}" if part else "" for part in intervals)
         lines.append(f"{' & '.join(small)} {NEW_LINE}")
     return [*lines, r"\addlinespace"]
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.translate(ESCAPES)

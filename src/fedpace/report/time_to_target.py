@@ -263,9 +263,11 @@ class Costs(NamedTuple):
 def costs_of(runs: Sequence[StoredRun]) -> Costs:
     """Return what a scheme's runs cost."""
     each = [_costs(run) for run in runs]
-    found = Costs(*(time_interval(_known(values)) for values in zip(*each, strict=True)))
+    found = Costs(*(time_interval(_finite(values)) for values in zip(*each, strict=True)))
     means = dict(
-        zip(Costs._fields, (mean_interval(_known(v)) for v in zip(*each, strict=True)), strict=True)
+        zip(
+            Costs._fields, (mean_interval(_finite(v)) for v in zip(*each, strict=True)), strict=True
+        )
     )
     metrics = {name: means[name] for name in ("accuracy", "slow_accuracy")}
     shares = {name: means[name] for name in ("wasted", "busiest")}
@@ -298,7 +300,7 @@ def _costs(run: StoredRun) -> tuple[float, ...]:
     )
 
 
-def _known(values: Sequence[float]) -> list[float]:
+def _finite(values: Sequence[float]) -> list[float]:
     return [value for value in values if math.isfinite(value)]
 
 

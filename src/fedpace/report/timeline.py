@@ -11,7 +11,7 @@ import altair as alt
 import numpy as np
 
 from fedpace.checks import FloatArray
-from fedpace.report.charts import CROSS, Figure, Records, colour, named, numbers, pale, records
+from fedpace.report.charts import CROSS, Figure, Records, chart_of, colour, numbers, pale, records
 from fedpace.report.notes import how_measured, title_of
 from fedpace.report.setups import Setup
 from fedpace.studies.store import StoredRun
@@ -214,7 +214,7 @@ def _timeline(run: StoredRun, usual: FloatArray) -> Timeline:
         [
             Missing(client, row.round, start, row.seconds, client in row.refused)
             for row in rows
-            for client, start in zip(row.missing.tolist(), _missed(row), strict=True)
+            for client, start in zip(row.missing.tolist(), _missing_replies(row), strict=True)
             if client in shown
         ],
         stages,
@@ -234,7 +234,7 @@ def _replies(row: Row) -> list[DrawnReply]:
     ]
 
 
-def _missed(row: Row) -> list[float]:
+def _missing_replies(row: Row) -> list[float]:
     """Return when missing clients were asked."""
     since = (row.seconds - row.missing_seconds).tolist()
     return since or [_start(row)] * row.missing.size
@@ -346,7 +346,7 @@ def timeline_figure(shown: Timeline) -> Figure:
         layers.append(shade.encode(x=across, x2=alt.X2("end")))
     starts = _plain([{"start": at} for at in numbers(shown.rounds)])
     layers.append(starts.mark_rule(strokeWidth=0.5, opacity=0.35).encode(x=across))
-    bars = named("replies").mark_rect(clip=True, stroke=colour(shown.scheme), strokeWidth=0.4)
+    bars = chart_of("replies").mark_rect(clip=True, stroke=colour(shown.scheme), strokeWidth=0.4)
     layers.append(
         bars.encode(
             x=across, x2=alt.X2("end"), y=up, y2=alt.Y2("high"), color=colours,
@@ -355,7 +355,7 @@ def timeline_figure(shown: Timeline) -> Figure:
     )  # fmt: skip
     if shown.missing:
         place = alt.Y("line:Q").scale(domain=list(shown.height))
-        crosses = named("missing")
+        crosses = chart_of("missing")
         layers += [
             crosses.mark_rule(strokeDash=[1, 2], strokeWidth=0.7).encode(
                 x=across, x2=alt.X2("end"), y=place
@@ -390,7 +390,7 @@ def _strip(shown: Timeline, across: alt.X, up: alt.Y) -> list[alt.Chart]:
     """Return the strip of tiers above the clients."""
     if not shown.tiers:
         return []
-    tiers = named("tiers")
+    tiers = chart_of("tiers")
     tooltip = [alt.Tooltip(f"{name}:N") for name in ("first round", "last round", "tier", "why")]
     return [
         tiers.mark_rect(stroke="white", strokeWidth=0.5).encode(

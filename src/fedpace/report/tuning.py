@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpace.errors import InputError
-from fedpace.files import made_folder, write_text
+from fedpace.files import make_folder, write_text
 from fedpace.lookup import find
 from fedpace.registry import METHODS
 from fedpace.report.time_to_target import costs_of, ratio_interval, time_interval, times_of
@@ -63,7 +63,7 @@ def trials(study: Study, scheme: str, count: int) -> list[Trial]:
 
     They are all combinations of five rates, three numbers of local steps and the knobs.
     """
-    name, mode = _parsed(scheme)
+    name, mode = _parse_candidate(scheme)
     training = study.training
     kind, _, rate = training.schedule.partition(":")
     first, *others = rate.split(":")
@@ -102,7 +102,7 @@ def tune(
     the best of those for all of it. First is who reaches the target with most seeds, then in least
     time, then who has the least loss at the end.
     """
-    name, mode = _parsed(scheme)
+    name, mode = _parse_candidate(scheme)
     left, seconds = trials(study, scheme, count), _longest(study)
     for rung in range(RUNGS):
         end = seconds / KEPT ** (RUNGS - 1 - rung)
@@ -136,10 +136,10 @@ def compare(
     if shared := set(tuning_seeds) & set(seeds):
         got = f"{sorted(shared)} for both; give others"
         raise InputError(f"seeds must not be those of the tuning, got {got}")
-    place = made_folder(directory / cell(study), "--out")
+    place = make_folder(directory / cell(study), "--out")
     winners: dict[str, tuple[str, ...]] = {}
     for scheme in schemes:
-        name, mode = _parsed(scheme)
+        name, mode = _parse_candidate(scheme)
         if name in UNTUNED:
             winners[scheme] = ()
         else:
@@ -169,7 +169,7 @@ def export(place: Path) -> Path:
     runs = list(Store(place / "runs").runs())
     mine = {scheme: [run for run in runs if _scheme(run) == scheme] for scheme in winners}
     times = {scheme: times_of(those).gross for scheme, those in mine.items() if those}
-    ours = [scheme for scheme in times if _parsed(scheme)[0] in UNTUNED]
+    ours = [scheme for scheme in times if _parse_candidate(scheme)[0] in UNTUNED]
     lines = []
     for scheme, gross in times.items():
         costs, mean = costs_of(mine[scheme]), time_interval(gross.values())
@@ -206,10 +206,10 @@ def cell(study: Study) -> str:
 def check_schemes(schemes: Sequence[str]) -> None:
     """Refuse unknown schemes, before any run."""
     for scheme in schemes:
-        find(_parsed(scheme)[0], METHODS, argument="--schemes", group="fedpace.schemes")
+        find(_parse_candidate(scheme)[0], METHODS, argument="--schemes", group="fedpace.schemes")
 
 
-def _parsed(scheme: str) -> tuple[str, list[str]]:
+def _parse_candidate(scheme: str) -> tuple[str, list[str]]:
     """Return the name of a scheme, and the settings of its mode."""
     asynchronous = scheme.endswith(ASYNCHRONOUS)
     mode = ["training.mode=asynchronous"] if asynchronous else []

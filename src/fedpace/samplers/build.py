@@ -193,7 +193,7 @@ class _Asynchronous:
         knobs = dict(self.knobs)
         buffer = knobs.pop("buffer", self.buffer)
         if entry is None:
-            return self._own(scheme, _instantiate(given, self.at_once, scheme, knobs), buffer)
+            return self._adapt_own(scheme, _instantiate(given, self.at_once, scheme, knobs), buffer)
         made = entry.load(ASYNCHRONOUS)
         if entry.kind == SAMPLER:  # caps weights in its own way
             own = {**self.settings, "max_weight": None, "buffer": buffer, **knobs}
@@ -211,7 +211,7 @@ class _Asynchronous:
         steps = buffer if entry.buffer is None else entry.buffer
         return self._solve(shares, buffer, refresh, server=server, buffer=steps)
 
-    def _own(self, scheme: object, given: Any, buffer: int | None) -> BaseSampler:
+    def _adapt_own(self, scheme: object, given: Any, buffer: int | None) -> BaseSampler:
         if is_scheme(given):
             return self._solve(given, buffer, self.settings["refresh"])
         return _own_sampler(given, scheme)

@@ -117,7 +117,7 @@ def best(rows: Sequence[Prediction]) -> Prediction:
     return min(rows, key=lambda row: row.relative_time)
 
 
-def recommended(rows: Sequence[Prediction], k: int) -> Prediction | None:
+def recommend(rows: Sequence[Prediction], k: int) -> Prediction | None:
     """Return the best row, or, if that is full participation, the best with the reference K.
 
     The bound assumes the worst case for the variance and so overstates the benefit of many clients

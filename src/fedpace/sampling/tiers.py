@@ -40,7 +40,7 @@ ROUNDING = 1e-13
 
 
 @dataclass(frozen=True, eq=False)
-class Arcs:
+class Outcomes:
     """Hold the samples of systematic draws, and which of them each client is in.
 
     A draw with the number u in [0, 1) takes the clients in whose part of the cumulated π one of
@@ -65,14 +65,16 @@ class Arcs:
     who: IntArray
 
     @classmethod
-    def of(cls, cumulated: Sequence[FloatArray]) -> Arcs:
+    def of(cls, cumulated: Sequence[FloatArray]) -> Outcomes:
         """Return the samples of each tier, given the cumulated π of its clients.
 
-        >>> arcs = Arcs.of([np.array([1.0, 1.5, 2.0]), np.array([1.0])])
-        >>> arcs.low, arcs.high, arcs.tier
+        >>> outcomes = Outcomes.of([np.array([1.0, 1.5, 2.0]), np.array([1.0])])
+        >>> outcomes.low, outcomes.high, outcomes.tier
         (array([0. , 0.5, 0. ]), array([0.5, 1. , 1. ]), array([0, 0, 1]))
-        >>> arcs.sums(np.array([1.0, 2.0, 4.0, 8.0])), arcs.largest(np.array([3.0, 5.0, 2.0, 1.0]))
-        (array([3., 5., 8.]), array([5., 3., 1.]))
+        >>> outcomes.sums(np.array([1.0, 2.0, 4.0, 8.0]))
+        array([3., 5., 8.])
+        >>> outcomes.largest(np.array([3.0, 5.0, 2.0, 1.0]))
+        array([5., 3., 1.])
         """
         sizes = np.array([each.size for each in cumulated])
         tiers = np.repeat(np.arange(sizes.size), sizes)
@@ -125,7 +127,7 @@ class Arcs:
                 above = below
         return above
 
-    def expected(self, of_samples: FloatArray) -> FloatArray:
+    def mean(self, of_samples: FloatArray) -> FloatArray:
         """Return the mean over the samples of each tier."""
         return totals(self.tier, (self.high - self.low) * of_samples)
 
@@ -253,7 +255,7 @@ class Tiered(BaseDesign):
     def largest_round_weight(self) -> float:
         """The largest possible sum of the weights of a round."""
         weights = self.weights / self._marginals
-        return float(self.arcs.sums(weights[self.order]).max())
+        return float(self.outcomes.sums(weights[self.order]).max())
 
     @property
     def round_weights(self) -> FloatArray:
@@ -266,9 +268,9 @@ class Tiered(BaseDesign):
         return np.argsort(self.tiers, kind="stable")
 
     @cached_property
-    def arcs(self) -> Arcs:
+    def outcomes(self) -> Outcomes:
         """All samples, tier by tier, with clients in the order of `order`."""
-        return Arcs.of(self._cumulated)
+        return Outcomes.of(self._cumulated)
 
     def draw(self, rng: np.random.Generator) -> Draw:
         """Draw a tier, unless `turn` is set, and clients from it."""
@@ -285,22 +287,22 @@ class Tiered(BaseDesign):
 
     def samples(self) -> Iterator[tuple[float, Draw]]:
         """Yield every possible draw with its probability, over all tiers, ignoring `turn`."""
-        arcs = self.arcs
-        for g, low, high in zip(arcs.tier.tolist(), arcs.low, arcs.high, strict=True):
+        outcomes = self.outcomes
+        for g, low, high in zip(outcomes.tier.tolist(), outcomes.low, outcomes.high, strict=True):
             yield float(self.chances[g] * (high - low)), self._sample(g, (low + high) / 2)
 
     def tier_times(self, times: ArrayLike) -> FloatArray:
         """Return the expected time of the slowest client drawn from each tier."""
         t = one_per_client("times", positive_column("times", times), self.n)
-        return self.arcs.expected(self.arcs.largest(t[self.order]))
+        return self.outcomes.mean(self.outcomes.largest(t[self.order]))
 
     def expected_round_time(self, times: ArrayLike) -> float:
         """Return Σ_g m_g T_g, or T_g if `turn` is set; exact."""
         if self.turn is None:
             return float(self.chances @ self.tier_times(times))
         t = one_per_client("times", positive_column("times", times), self.n)
-        alone = Arcs.of([self._cumulated[self.turn]])
-        return float(alone.expected(alone.largest(t[self._members[self.turn]]))[0])
+        alone = Outcomes.of([self._cumulated[self.turn]])
+        return float(alone.mean(alone.largest(t[self._members[self.turn]]))[0])
 
     def variance_term(self, profile: Profile) -> float:
         """Return S = Σ_i p_i² G_i² (K / (m_g π_i) − K + 1).

@@ -34,20 +34,20 @@ def server_for(name: str, sampler: BaseSampler | None = None) -> BaseServer:
     """
     if name == AUTO:
         preferred = None if sampler is None else sampler.server
-        return _registered(SERVERS["average"]) if preferred is None else as_server(preferred)
+        return _load_server(SERVERS["average"]) if preferred is None else as_server(preferred)
     kind, colon, number = name.partition(":")
     entry = SERVERS.get(kind)
     if entry is not None and entry.parameter is not None and (colon or entry.parameter.required):
         return _with_number(entry, number)
     server: Any = find(name, SERVERS, argument="server", group="fedpace.servers")
     if isinstance(server, Entry):
-        return _registered(server)
+        return _load_server(server)
     if isinstance(server, type) or (callable(server) and not defines(server, BaseServer, "apply")):
         server = _make(server, name)
     return as_server(server, argument=f"server '{name}'")
 
 
-def _registered(entry: Entry) -> BaseServer:
+def _load_server(entry: Entry) -> BaseServer:
     made: BaseServer = entry.load()()
     return made
 

@@ -52,7 +52,7 @@ from fedpace.studies.study import (
 )
 from fedpace.times.availability import check_availability, with_availability
 from fedpace.times.distributions import FLASH, DeviceTimes, device_times
-from fedpace.times.links import FLASH_USERS, SharedLink, data_file, linked, whole_file
+from fedpace.times.links import FLASH_USERS, SharedLink, data_file, whole_file, with_links
 from fedpace.times.round_times import BaseTimes, Steady, Varying
 from fedpace.training.backend import BaseBackend
 from fedpace.training.sampler import BaseSampler, SamplerContext
@@ -397,7 +397,7 @@ def round_times(study: Study, drawn: DeviceTimes, seeds: Seeds) -> BaseTimes:
         times = Varying(usual, seeds, computing=share, **variation)
     if devices.times.endswith(FLASH):
         work = devices.model_dump(include={"samples", "megabits"})
-        times = linked(times, seeds.stream("times"), seeds, **work)
+        times = with_links(times, seeds.stream("times"), seeds, **work)
     return with_availability(devices.availability, times, seeds)
 
 

@@ -318,9 +318,9 @@ def run_on_cluster(
 
     Dask repeats the runs of a lost worker on another.
     """
-    distributed = _distributed()
+    distributed = _import_dask()
     pending: dict[Any, Job] = {}
-    with _connected(distributed, scheduler, callback.on_warning, pending) as client:
+    with _connect(distributed, scheduler, callback.on_warning, pending) as client:
         sent = order
         if order.given:  # data go to every worker once, not with every run
             client.wait_for_workers(1)
@@ -331,7 +331,7 @@ def run_on_cluster(
                 # No time limit: a result that was lost with its worker is computed again first.
                 answer = future.result()
             except Exception as error:  # of Dask, also of a worker's death
-                answer = _failed(error, client, scheduler)
+                answer = _failure_of(error, client, scheduler)
             job = pending.pop(future)
             callback.on_start(RunInfo(*job), ())
             for row in rows_of(answer.contents) if order.watched and answer.contents else ():
@@ -339,7 +339,7 @@ def run_on_cluster(
             yield job, answer
 
 
-def _distributed() -> Any:
+def _import_dask() -> Any:
     """Import Dask and silence its logs, which repeat our messages."""
     try:
         distributed = import_module("distributed")
@@ -354,7 +354,7 @@ def _distributed() -> Any:
 
 
 @contextlib.contextmanager
-def _connected(
+def _connect(
     distributed: Any, scheduler: str, warn: Callable[[str], None], pending: dict[Any, Job]
 ) -> Iterator[Any]:
     """Connect to the scheduler, or explain in one line; at the end cancel what is pending.
@@ -389,7 +389,7 @@ async def _identity(distributed: Any, scheduler: str) -> dict[str, Any]:
         return identity
 
 
-def _failed(error: Exception, client: Any, scheduler: str) -> JobResult:
+def _failure_of(error: Exception, client: Any, scheduler: str) -> JobResult:
     """Return the answer for a failed run; raise if the scheduler is gone."""
     closed = import_module("distributed.comm").CommClosedError
     if isinstance(error, (CancelledError, closed)) or client.status != "running":

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fedpace.backends.local import optimiser_named
 from fedpace.checks import positive_count
 from fedpace.errors import InputError, InUseError
-from fedpace.files import made_folder, write_through
+from fedpace.files import make_folder, write_through
 from fedpace.samplers.build import resolve
 from fedpace.servers.build import server_for
 from fedpace.studies.build import check_mode, parsed_schedule, simulator
@@ -190,7 +190,7 @@ def write_models(study: Study, keys: Mapping[Job, str], out: Path) -> list[Path]
             continue
         buffer = BytesIO()
         np.savez_compressed(buffer, allow_pickle=False, **model.arrays(run.parameters))
-        target = made_folder(out / MODELS, "--out") / f"{job.file_name}.npz"
+        target = make_folder(out / MODELS, "--out") / f"{job.file_name}.npz"
         write_through(target, buffer.getvalue(), temporary=target.with_suffix(".part"))
         written.append(target)
     return written
@@ -299,7 +299,7 @@ class _Claims:
             return True
         claim = ExitStack()
         try:
-            claim.enter_context(self._store.claimed(key))
+            claim.enter_context(self._store.claim(key))
         except InUseError:
             return False
         self._held[key] = claim

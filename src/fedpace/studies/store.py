@@ -23,7 +23,7 @@ import numpy as np
 import fedpace
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
-from fedpace.files import UNREADABLE, held, load_arrays, made_folder, write_text, write_through
+from fedpace.files import UNREADABLE, hold_lock, load_arrays, make_folder, write_text, write_through
 from fedpace.lookup import fingerprint
 from fedpace.profile import Profile
 from fedpace.samplers.pilots import RATIO, RatioEstimate
@@ -111,7 +111,7 @@ class Store:
 
     def save_packed(self, key: str, contents: bytes) -> Path:
         """Store a packed run, and return when it is on the disk."""
-        path = made_folder(self._folder, "--out") / f"{key}-{_hash(contents, 16)}.npz"
+        path = make_folder(self._folder, "--out") / f"{key}-{_hash(contents, 16)}.npz"
         write_through(path, contents, temporary=self._folder / f".{key}-{os.getpid()}.part")
         return path
 
@@ -122,7 +122,7 @@ class Store:
             contents = path.read_bytes()
             if checksum != _hash(contents, 16):
                 raise DamagedRunError(f"{path}: does not match its checksum")
-            return _unpacked(contents, key)
+            return _unpack(contents, key)
         except UNREADABLE as error:
             raise DamagedRunError(f"{path}: cannot be read as a run: {error}") from error
 
@@ -165,15 +165,15 @@ class Store:
         """Remove the temporary files of killed processes."""
         for path in self._folder.glob(".*.part"):
             with contextlib.suppress(OSError):
-                if _left_behind(path):
+                if _is_left_behind(path):
                     path.unlink(missing_ok=True)
         for path in self._folder.glob(".*.lock"):
-            with contextlib.suppress(InputError), held(path, "a run"):
+            with contextlib.suppress(InputError), hold_lock(path, "a run"):
                 pass  # removes it, unless another process holds it
 
-    def claimed(self, key: str) -> contextlib.AbstractContextManager[None]:
+    def claim(self, key: str) -> contextlib.AbstractContextManager[None]:
         """Lock a run; raises InUseError if another process is doing it."""
-        return held(made_folder(self._folder, "--out") / f".{key}.lock", f"the run {key}")
+        return hold_lock(make_folder(self._folder, "--out") / f".{key}.lock", f"the run {key}")
 
     @property
     def _folder(self) -> Path:
@@ -211,7 +211,7 @@ def _key_of(path: Path) -> str:
     return path.stem.rpartition("-")[0]
 
 
-def _left_behind(path: Path) -> bool:
+def _is_left_behind(path: Path) -> bool:
     """Return whether the process that wrote a file is gone, or the file is old."""
     if time.time() - path.stat().st_mtime > LONGEST_WRITE:
         return True
@@ -258,7 +258,7 @@ def rows_of(contents: bytes) -> list[Row]:
     return unpack_rows(load_arrays(contents))[1:]
 
 
-def _unpacked(contents: bytes, key: str) -> StoredRun:
+def _unpack(contents: bytes, key: str) -> StoredRun:
     arrays = load_arrays(contents)
     about = json.loads(str(arrays["about"]))
     # Compared as stored, not as parsed: other versions have other fields.
@@ -301,5 +301,5 @@ def write_record(out: Path, study: Study, schemes: Sequence[str], seeds: Sequenc
         "command": shlex.join(["fedpace", *sys.argv[1:]]),
         "versions": {"fedpace": fedpace.__version__} | packages | python,
     }
-    path = made_folder(out, "--out") / "study.json"
+    path = make_folder(out, "--out") / "study.json"
     write_text(path, json.dumps(record, indent=2) + "\n", follow=False)

@@ -475,7 +475,7 @@ def load_study(name_or_path: str, overrides: Iterable[str] = ()) -> Study:
     for override in overrides:
         _apply(values, override)
     values.setdefault("name", Path(name_or_path).stem)
-    return validated(values, name_or_path)
+    return validate(values, name_or_path)
 
 
 def json_schema() -> dict[str, Any]:
@@ -502,7 +502,7 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def validated(values: dict[str, Any], called: str) -> Study:
+def validate(values: dict[str, Any], called: str) -> Study:
     """Return a study of these fields; an error names the first field that does not fit."""
     try:
         study = Study.model_validate(values)
@@ -537,7 +537,7 @@ def changed(study: Study, overrides: Iterable[str]) -> Study:
     values = study.model_dump()
     for override in overrides:
         _apply(values, override)
-    return validated(values, study.name)
+    return validate(values, study.name)
 
 
 def setups() -> list[str]:
@@ -561,7 +561,7 @@ def _values_of(name_or_path: str) -> dict[str, Any]:
     if base not in others:
         got = f"{base!r}; {nearest(str(base), others)}"
         raise InputError(f"{name_or_path}: base must be a setup of fedpace, got {got}")
-    return _merged(_values_of(base), values)
+    return _merge(_values_of(base), values)
 
 
 def _own_sections(values: dict[str, Any]) -> dict[str, Any]:
@@ -570,14 +570,14 @@ def _own_sections(values: dict[str, Any]) -> dict[str, Any]:
     return {n: {"kind": "own", "source": x} for n, x in names.items() if isinstance(x, str)}
 
 
-def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of both; those of `over` win, and replace a section of another kind.
 
     A field "none" is left out, as with --set.
     """
     both = [n for n in over if isinstance(over[n], dict) and isinstance(base.get(n), dict)]
     alike = [n for n in both if over[n].get("kind", base[n].get("kind")) == base[n].get("kind")]
-    merged = base | over | {name: _merged(base[name], over[name]) for name in alike}
+    merged = base | over | {name: _merge(base[name], over[name]) for name in alike}
     return {name: value for name, value in merged.items() if value != "none"}
 
 

@@ -206,12 +206,12 @@ class Markov(BaseAvailability):
         """Return a number in [0, 1) for each client and spell, by SplitMix64 in any order."""
         with np.errstate(over="ignore"):
             z = np.uint64(self._seed) + clients * np.uint64(0x9E3779B97F4A7C15)
-            z = _mixed(z) + spells * np.uint64(0xD1B54A32D192ED03)
-            uniform: FloatArray = (_mixed(z) >> np.uint64(11)).astype(np.float64) / 2.0**53
+            z = _mix_bits(z) + spells * np.uint64(0xD1B54A32D192ED03)
+            uniform: FloatArray = (_mix_bits(z) >> np.uint64(11)).astype(np.float64) / 2.0**53
             return uniform
 
 
-def _mixed(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix_bits(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(z ^ (z >> np.uint64(31)))
@@ -253,7 +253,7 @@ def availability(spec: str, n: int, seeds: Seeds) -> BaseAvailability:
     """Return the availability of n clients; see `with_availability`."""
     name, _, rest = spec.partition(":")
     if name not in KINDS and rest and spec.rpartition(":")[2].isidentifier():
-        return _own(spec, n, seeds)
+        return _own_model(spec, n, seeds)
     if name not in KINDS:
         got = f"'{spec}'; {nearest(name, KINDS)}"
         raise InputError(f"availability must be a known kind or file.py:name, got {got}")
@@ -275,7 +275,7 @@ def availability(spec: str, n: int, seeds: Seeds) -> BaseAvailability:
     return Daily(begins, values[0], values[1])
 
 
-def _own(spec: str, n: int, seeds: Seeds) -> BaseAvailability:
+def _own_model(spec: str, n: int, seeds: Seeds) -> BaseAvailability:
     given = find(spec, {}, argument="availability", group=GROUP)
     if callable(given) and (isinstance(given, type) or optional(given, "there") is None):
         given = given(n, seeds)
@@ -391,11 +391,11 @@ class Intervals(BaseAvailability):
 
     def there(self, seconds: float) -> NDArray[np.bool_]:
         """Return who is available."""
-        return self._left(seconds) > 0
+        return self._seconds_left(seconds) > 0
 
     def stays(self, seconds: float, clients: IntArray) -> FloatArray:
         """Return for how long these clients stay."""
-        return self._left(seconds)[clients]
+        return self._seconds_left(seconds)[clients]
 
     def next_change(self, seconds: float) -> float:
         """Return when the next client comes."""
@@ -404,7 +404,7 @@ class Intervals(BaseAvailability):
         soonest = float(later.min()) if later.size else self.period + float(self.starts.min())
         return periods * self.period + soonest
 
-    def _left(self, seconds: float) -> FloatArray:
+    def _seconds_left(self, seconds: float) -> FloatArray:
         """Return how long each client stays, 0 for one that is away."""
         now = seconds % self.period
         owner = np.repeat(np.arange(self.first.size - 1), np.diff(self.first))

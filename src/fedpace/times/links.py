@@ -64,7 +64,7 @@ class Linked(BaseTimes):
     def at(self, seconds: float, clients: IntArray, *, round_index: int) -> FloatArray:
         """Return the times of these clients."""
         compute, means = self.compute[clients], self.speeds[clients, ::2]
-        ratio = compute + self._drawn_link(clients, round_index)
+        ratio = compute + self._draw_link(clients, round_index)
         ratio /= compute + link_seconds(means, self.megabits)
         return self.times.at(seconds, clients, round_index=round_index) * ratio
 
@@ -79,10 +79,10 @@ class Linked(BaseTimes):
     def computing_of(self, clients: IntArray, *, round_index: int) -> FloatArray:
         """Return the share of computing with the links as drawn."""
         compute = self.compute[clients]
-        shares: FloatArray = compute / (compute + self._drawn_link(clients, round_index))
+        shares: FloatArray = compute / (compute + self._draw_link(clients, round_index))
         return shares
 
-    def _drawn_link(self, clients: IntArray, round_index: int) -> FloatArray:
+    def _draw_link(self, clients: IntArray, round_index: int) -> FloatArray:
         z = [self.seeds.stream("link", round_index, i).standard_normal(2) for i in clients.tolist()]
         means, sigmas = self.speeds[clients, ::2], self.speeds[clients, 1::2]
         drawn = np.maximum(means + sigmas * np.reshape(z, (-1, 2)), SLOWEST * means)
@@ -117,7 +117,7 @@ def flash_devices(
     return compute + link_seconds(speeds[:, ::2], megabits), compute, speeds
 
 
-def linked(
+def with_links(
     times: RoundTimes, rng: np.random.Generator, seeds: Seeds, *, samples: float, megabits: float
 ) -> Linked:
     """Return times with varying links; `rng` is the one that the usual times were drawn with."""
@@ -410,7 +410,7 @@ def trace_devices(name: str) -> FloatArray:
     if name not in TRACES:
         got = f"'trace:{name}'; {nearest(name, (*TRACES, 'flash'))}"
         raise InputError(f"times must name a known trace, got {got}")
-    return _shipped() if name == "fedscale" else read_trace(whole_file())
+    return _shipped_devices() if name == "fedscale" else read_trace(whole_file())
 
 
 def whole_file() -> Path:
@@ -461,7 +461,7 @@ def _possible(devices: FloatArray) -> NDArray[np.bool_]:
 
 
 @cache
-def _shipped() -> FloatArray:
+def _shipped_devices() -> FloatArray:
     """Read the devices that come with fedpace, once, on first use."""
     devices = read_trace(resources.files("fedpace.times") / "fedscale.csv")
     devices.setflags(write=False)

@@ -226,11 +226,11 @@ class AsynchronousTraining(Training):
         """Return the turns of the design in use; those of a new one go on where the others end."""
         before = self._turns
         if before is None or before[0] is not design:
-            turns = begin_turns(design, self._owed(), self._at_work, self._rng)
+            turns = begin_turns(design, self._owed_weights(), self._at_work, self._rng)
             self._turns = before = design, turns
         return before[1]
 
-    def _owed(self) -> FloatArray:
+    def _owed_weights(self) -> FloatArray:
         """Return the weight that each client is owed; NaN where that is not known yet."""
         if self._turns is None:
             return self.state.owed
@@ -390,7 +390,7 @@ class AsynchronousTraining(Training):
 
     def _state_to_resume(self) -> State:
         """Return the state with the weight of tasks under way still owed: they are drawn again."""
-        owed = self._owed().copy()
+        owed = self._owed_weights().copy()
         out = (*self._at_work.values(), *self._held.values())
         for sent in (*out, *(each.sent for each in self._arrived)):
             owed[sent.client : sent.client + 1] += sent.weight

@@ -231,14 +231,14 @@ class History:
 
         With `sustained`, the mean of the last ten evaluated losses must have reached it.
         """
-        rows = self._reached(loss, accuracy, sustained)
+        rows = self._rows_at_target(loss, accuracy, sustained)
         return next((row.seconds for row in rows), math.inf)
 
     def rounds_to(
         self, *, loss: float | None = None, accuracy: float | None = None, sustained: bool = False
     ) -> float:
         """Return the rounds until the loss or the accuracy is first reached, as in `time_to`."""
-        rows = self._reached(loss, accuracy, sustained)
+        rows = self._rows_at_target(loss, accuracy, sustained)
         return next((float(row.round) for row in rows), math.inf)
 
     def columns(self) -> dict[str, list[Any]]:
@@ -258,7 +258,7 @@ class History:
             writer.writerow(cells)
         write_text(Path(path), text.getvalue())
 
-    def _reached(
+    def _rows_at_target(
         self, loss: float | None, accuracy: float | None, sustained: bool
     ) -> Iterator[Row]:
         if sustained and loss is None:
@@ -281,7 +281,7 @@ def read_csv(path: str | Path) -> list[Row]:
                 for name in Row._fields:
                     text = record.get(name)
                     if text is not None:
-                        values[name] = _parsed(text, _TYPES[name])
+                        values[name] = _parse_cell(text, _TYPES[name])
                 rows.append(Row(**values))
     except (OSError, UnicodeDecodeError, ValueError, TypeError, csv.Error) as error:
         remedy = "give a file of history.write_csv"
@@ -289,7 +289,7 @@ def read_csv(path: str | Path) -> list[Row]:
     return rows
 
 
-def _parsed(text: str, kind: Any) -> Any:
+def _parse_cell(text: str, kind: Any) -> Any:
     if kind in (FloatArray, IntArray):
         numbers = [float(each) for each in text.split()]
         return np.array(numbers, dtype=np.float64 if kind == FloatArray else np.int64)

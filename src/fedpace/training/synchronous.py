@@ -138,7 +138,7 @@ class SynchronousTraining(Training):
         self.backend.submit(self.draw())
         return [self.complete(self.backend.collect())]
 
-    def handed_over(self) -> Training:
+    def hand_over(self) -> Training:
         """Return this training, or the asynchronous one that the sampler hands over to.
 
         The rest of the rounds becomes as many updates.

@@ -30,13 +30,13 @@ def train(
     kind = SynchronousTraining if mode == SYNCHRONOUS else AsynchronousTraining
     training: Training = kind(backend, sampler, **settings)
     unproven = training.resumed
-    training = training.handed_over()
+    training = training.hand_over()
     try:
         while not training.ended:
             with np.errstate(over="ignore", invalid="ignore"), checkpoint_errors(unproven):
                 training.advance()
                 unproven = False
-            training = training.handed_over()
+            training = training.hand_over()
         training.finish()
     finally:
         training.flush()

@@ -137,7 +137,7 @@ class Training:
         """The current part of the run."""
         return self.sampler.phase(self.state.sampler)
 
-    def handed_over(self) -> Training:
+    def hand_over(self) -> Training:
         """Return the training to continue with: an asynchronous one if the sampler says so."""
         return self
 

@@ -74,7 +74,7 @@ def test_the_losses_are_those_of_the_model() -> None:
     losses = []
     for client in range(6):
         mine = train_set.client(client)
-        x = backend.model.prepared_whole(mine.x)
+        x = backend.model.prepare_whole(mine.x)
         losses.append(float(backend.model.losses(start, x, mine.y).mean()))
     best = np.sort(np.argsort(-np.array(losses), kind="stable")[:2])
     assert outcome.history.rows[1].clients.tolist() == best.tolist()

@@ -50,7 +50,7 @@ from fedpace.devices.server import DeviceServer
 from fedpace.devices.shard import job_of
 from fedpace.devices.wire import Certificates
 from fedpace.errors import InputError
-from fedpace.files import locked, made_folder
+from fedpace.files import lock_folder, make_folder
 from fedpace.seeds import Seeds
 from fedpace.studies.build import drawn_times, model_of, split
 from fedpace.studies.study import Study
@@ -329,7 +329,7 @@ def bring_up(
         raise name_taken_error(name, left[0])
     lab = _plan(study, name, _draw_times(study, times, seed), time_scale, paced=paced)
     folder = lab_folder(name, state)
-    made_folder(folder, "--state", mode=0o700)  # it holds private keys
+    make_folder(folder, "--state", mode=0o700)  # it holds private keys
     claim(lab, folder)  # first, so that the folder is known as this lab's
     try:
         lab = _connect(lab, folder.parent)
@@ -340,7 +340,7 @@ def bring_up(
         take_down(name, state)
         raise
     lab = replace(lab, rates=found.rates.tolist(), measured=found.measured.seconds.tolist())
-    with locked(folder.parent):  # `take_down` has finished, or has not begun
+    with lock_folder(folder.parent):  # `take_down` has finished, or has not begun
         if not (folder / FILE).exists() or not running_devices(name):
             raise InputError(
                 f"lab '{name}' must stay while it is brought up, got taken down meanwhile; give "
@@ -428,7 +428,7 @@ def take_down(name: str, state: Path | None = None) -> list[str]:
     found = remains_of(name, state)
     folder = lab_folder(name, state)
     # `bring_up` checks under this lock whether the lab still exists.
-    with locked(folder.parent) if folder.parent.is_dir() else nullcontext():
+    with lock_folder(folder.parent) if folder.parent.is_dir() else nullcontext():
         stop(name)
         if shutil.which("ip") and may_make_networks():
             remove_network(names)

@@ -19,7 +19,7 @@ from typing import Any
 
 from fedpace.devices.lab.register import Names
 from fedpace.errors import InputError
-from fedpace.files import locked
+from fedpace.files import lock_folder
 
 # Environment variable with lab and device: processes are found by it in /proc, even after a crash.
 MARK = "FEDPACE_LAB"
@@ -259,7 +259,7 @@ def create_network(names: Names, devices: int, packet: int, labs: Path) -> IPv4N
     The bridge has the first address, device i the one after the i-th. No packet is longer than
     `packet` bytes. Labs in the folder `labs` choose one after another.
     """
-    with locked(labs):
+    with lock_folder(labs):
         subnet = free_subnet(names.lab, taken_subnets())
         server = server_address(subnet)
         ip_batch(

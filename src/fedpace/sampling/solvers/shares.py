@@ -107,12 +107,12 @@ class RateProblem(NamedTuple):
             rates = np.minimum(scale * shape, self.most)
             member = Member(rates, float(rates.sum()), scale)
         else:
-            member = self._floored(shape, fast, self.floors, guess)
+            member = self._solve_with_floor(shape, fast, self.floors, guess)
         if member is INFEASIBLE:
             return member
         return member._replace(misfit=self._misfit(member, anchor - below))
 
-    def _floored(
+    def _solve_with_floor(
         self,
         shape: FloatArray,
         fast: NDArray[np.bool_],
@@ -126,11 +126,11 @@ class RateProblem(NamedTuple):
         else:
             total, scale = guess.total, guess.scale
         if shape.size < MANY:
-            return self._bracketed(shape, floors, total, scale)
+            return self._solve_bracketed(shape, floors, total, scale)
         if not self._has_room(fast, floors):
             return INFEASIBLE
         found = self._at_once(shape, floors, total, scale)
-        return self._bracketed(shape, floors, total, scale) if found is None else found
+        return self._solve_bracketed(shape, floors, total, scale) if found is None else found
 
     def _has_room(self, fast: NDArray[np.bool_], floors: FloatArray) -> bool:
         """Return whether the fast clients, always at work, and the other floors leave room."""
@@ -170,7 +170,7 @@ class RateProblem(NamedTuple):
                 return None
         return None
 
-    def _bracketed(
+    def _solve_bracketed(
         self, shape: FloatArray, floors: FloatArray, total: float, scale: float
     ) -> Member:
         """Find s with Σ λ t = C, which is piecewise linear in s and rises with it.

@@ -186,7 +186,7 @@ class _Problem(NamedTuple):
     def constant(self) -> float:
         """The constant added to K Σ_g A_g / m_g: c, and a term as no client is drawn twice."""
         importance = self.profile.importance
-        mean = self._mixed(float(importance @ importance), float(importance.sum()) ** 2)
+        mean = self._mix(float(importance @ importance), float(importance.sum()) ** 2)
         return self.profile.beta_over_alpha - (self.k - 1) * mean
 
     @property
@@ -202,7 +202,7 @@ class _Problem(NamedTuple):
         importance = profile.importance
         inclusion = inclusion_probabilities(importance, np.zeros(profile.n, dtype=np.int64), self.k)
         own = float(importance @ (importance / inclusion))
-        least = self.k * self._mixed(own, float(importance.sum()) ** 2)
+        least = self.k * self._mix(own, float(importance.sum()) ** 2)
         fleet = (profile.weights, profile.times, profile.grad_norms)
         bound = solve_mean_time(*fleet, max(constant, 0.0)).objective
         share = 1 + min(constant / least, 0.0)
@@ -240,7 +240,7 @@ class _Problem(NamedTuple):
         importance = self.profile.weights * grad_norms
         design = self._design(found.parts) if self.coherence else None
         moments = self._moments(found.parts, importance, design)
-        mean = self._mixed(float(importance @ importance), float(importance.sum()) ** 2)
+        mean = self._mix(float(importance @ importance), float(importance.sum()) ** 2)
         # A_g − Σ a² of a tier: what π < 1 adds to it.
         added = float(importance**2 @ (1 / found.parts.inclusion - 1))
         if self.coherence:
@@ -248,7 +248,7 @@ class _Problem(NamedTuple):
         variance = float(moments @ (1 + self.k * ((1 - m) / m))) + (self.k - 1) * added
         return float(m @ found.times) * (variance + self.profile.beta_over_alpha)
 
-    def _mixed(self, own: Moments, together: Moments) -> Moments:
+    def _mix(self, own: Moments, together: Moments) -> Moments:
         return (1 - self.coherence) * own + self.coherence * together
 
     def _moments(self, parts: _Parts, importance: FloatArray, design: Tiered | None) -> FloatArray:
@@ -257,9 +257,9 @@ class _Problem(NamedTuple):
         if not self.coherence:
             return own
         if design is None:
-            return self._mixed(own, totals(parts.tiers, importance) ** 2)
-        sums = design.arcs.sums((importance / parts.inclusion)[design.order])
-        return self._mixed(own, design.arcs.expected(sums**2))
+            return self._mix(own, totals(parts.tiers, importance) ** 2)
+        sums = design.outcomes.sums((importance / parts.inclusion)[design.order])
+        return self._mix(own, design.outcomes.mean(sums**2))
 
     def _floors(self, parts: _Parts) -> FloatArray:
         """Return the least chances that keep the caps; their sum may exceed 1."""
