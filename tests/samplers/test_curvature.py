@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from fedpace.checks import FloatArray
 from fedpace.samplers.curvature import (
+    LARGE,
     REMEMBERED,
     SKETCH,
-    SKETCHED,
     Curvature,
     Sketch,
     compare_updates,
@@ -124,7 +124,7 @@ def test_sketches_of_small_models_are_exact(size: int) -> None:
 
 
 def test_of_a_large_model_some_parameters_are_looked_at() -> None:
-    size = SKETCHED + SKETCHED // 2
+    size = LARGE + LARGE // 2
     vector = np.random.default_rng(0).normal(size=size)
     sketch = Sketch(size)
     assert sketch(vector) @ sketch(vector) == pytest.approx(size, rel=5 * np.sqrt(2 / SKETCH))

@@ -22,7 +22,7 @@ from fedpace.backends.remote.screening import (
     whole_number,
 )
 from fedpace.devices.connections import Response
-from fedpace.training.backend import Evaluation
+from fedpace.training.backend import Difference, Evaluation
 from fedpace.training.updates import length_of
 
 # Held-out samples count for at most this times the usual number and share.
@@ -97,12 +97,11 @@ class ReplyScreen:
         )
 
     def _update(self, response: Response, length: float | None) -> Accepted | None:
-        said, client = response.answer.fields, response.client
+        said, client, floats = response.answer.fields, response.client, response.answer.floats
         reason = "update"
         try:
             if length is None:
-                sent = response.answer.floats.shape
-                raise BadReplyError(f"the update has shape {sent}, not ({self._length},)")
+                raise BadReplyError(f"the update has shape {floats.shape}, not ({self._length},)")
             self._border.update(client, length)
             reason = "gradient norm"
             grad_norm = self._border.grad_norm(client, said.grad_norm, length)
@@ -123,7 +122,7 @@ class ReplyScreen:
             self._refuse(client, "seconds bounded", f"{computing:g}")
         return Accepted(
             client,
-            response.answer.floats,
+            Difference([floats], None, floats.dtype, length**2),
             seconds,
             grad_norm,
             loss,

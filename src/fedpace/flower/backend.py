@@ -356,13 +356,14 @@ class GridBackend(BaseBackend):
 
     def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:
         """Return loss and accuracy: the server's own, else the clients' if `due`, else None."""
-        if not math.isfinite(parameters.sum()) and not np.isfinite(parameters).all():
+        arrays = self.record(parameters)
+        if not all(np.isfinite(each).all() for each in self.layout.opened(arrays)):
             return Evaluation(math.inf, math.nan)
         asked = due and self.strategy.clients_evaluate
         if not asked and self.start.evaluate_fn is None:
             return None
         number = self.round if self._training is None else self._training.state.round
-        began, arrays = self.mailbox.clock.now(), self.record(parameters)
+        began = self.mailbox.clock.now()
         clients = None
         if asked:
             clients = self._ask_clients(number, arrays)

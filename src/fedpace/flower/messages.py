@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, Message
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedpace.backends.remote.replies import ArrayLayout
+from fedpace.backends.remote.replies import ArrayLayout, write_typed
 from fedpace.backends.remote.roster import WALL, Clock
 from fedpace.backends.remote.screening import BadReplyError
 from fedpace.checks import FloatArray
@@ -178,7 +178,8 @@ class Layout(ArrayLayout):
 
     def record(self, vector: FloatArray) -> ArrayRecord:
         """Return the arrays of a vector, each in its own shape and type."""
-        return ArrayRecord({name: _packed(each) for name, each in self.arrays_of(vector).items()})
+        packed = map(_packed, self.split(vector), self.shapes, self.types)
+        return ArrayRecord(dict(zip(self.names, packed, strict=True)))
 
 
 def _open_array(name: str, array: Array, size: int) -> NDArray[Any]:
@@ -191,12 +192,16 @@ def _open_array(name: str, array: Array, size: int) -> NDArray[Any]:
         raise BadReplyError(f"array {name!r:.80} cannot be read: {error!s:.80}") from None
 
 
-def _packed(values: NDArray[Any]) -> Array:
-    """Return an array as Flower packs it, with one copy."""
-    header = BytesIO()
-    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(values))
-    data = b"".join((header.getvalue(), np.ascontiguousarray(values).reshape(-1).data))
-    return Array(str(values.dtype), values.shape, "numpy.ndarray", data)
+def _packed(values: FloatArray, shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
+    """Return values as Flower packs an array of this shape and type, written once."""
+    data = BytesIO()
+    described = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False}
+    np.lib.format.write_array_header_1_0(data, described | {"shape": shape})
+    header = data.tell()
+    data = BytesIO(bytes(header + values.size * kind.itemsize))
+    np.lib.format.write_array_header_1_0(data, described | {"shape": shape})
+    write_typed(values, np.frombuffer(data.getbuffer(), kind, values.size, header))
+    return Array(str(kind), shape, "numpy.ndarray", data.getvalue())
 
 
 def _unpacked(array: Array) -> NDArray[Any]:

@@ -99,10 +99,9 @@ class ReplyReader:
         refused: list[int] = []
         opened: list[_Opened] = []
         every = sorted(arrivals, key=lambda each: self.nodes.client(each[0].node))
-        rows = np.empty((len(every), self.layout.size), self.layout.precision)
-        for (arrival, given), row in zip(every, rows, strict=True):
+        for arrival, given in every:
             with self._skip_invalid(arrival, refused):
-                opened.append(self._open(arrival, given, row))
+                opened.append(self._open(arrival, given))
         self.border.meet(each.said for each in opened)
         for each in opened:
             with self._skip_invalid(each.arrival, refused):
@@ -126,7 +125,7 @@ class ReplyReader:
             # Quoted, so that a client cannot forge lines of the log.
             log.warning("fedpace: client %d (%s) is left out: %r", client, name, why)
 
-    def _open(self, arrival: Arrival, given: Given, row: NDArray[Any]) -> _Opened:
+    def _open(self, arrival: Arrival, given: Given) -> _Opened:
         message, layout = arrival.message, self.layout
         if message.has_error():
             reason = message.error.reason
@@ -134,7 +133,7 @@ class ReplyReader:
                 raise BadReplyError(NO_SECURE)
             raise BadReplyError(f"error {message.error.code}: {last_line(reason)}")
         metrics = metrics_of(message)
-        update = layout.subtract(layout.opened(arrays_of(message)), given.sent, row)
+        update = layout.difference(layout.opened(arrays_of(message)), given.sent)
         bytes_up = size_of(message)
         drop_arrays(message)
         said = Claims(

@@ -262,10 +262,9 @@ class SitesBackend(BaseBackend):
         accepted: list[Accepted] = []
         refused, opened = [], []
         answers.sort(key=lambda each: each.client)
-        rows = np.empty((len(answers), self.layout.size), self.layout.precision)
-        for answer, row in zip(answers, rows, strict=True):
+        for answer in answers:
             try:
-                opened.append((answer, *self._opened(answer, row)))
+                opened.append((answer, *self._opened(answer)))
             except Exception as error:  # no site can end a run
                 self._leave_out(answer, error)
                 if answer.result is not None and _code(answer.result) == ReturnCode.OK:
@@ -282,9 +281,7 @@ class SitesBackend(BaseBackend):
         length = self._start.size
         return as_reply(accepted, length=length, refused=refused, waited=waited, missing=missing)
 
-    def _opened(
-        self, answer: _Answer, row: NDArray[np.floating[Any]]
-    ) -> tuple[Claims, Update, FLModel]:
+    def _opened(self, answer: _Answer) -> tuple[Claims, Update, FLModel]:
         if answer.result is None:
             raise BadReplyError("no answer in time")
         if (code := _code(answer.result)) != ReturnCode.OK:
@@ -292,7 +289,7 @@ class SitesBackend(BaseBackend):
         model = FLModelUtils.from_shareable(answer.result)
         parts = self.layout.parts_of(model.params or {}, _open_array)
         whole = model.params_type != ParamsType.DIFF
-        update = self.layout.subtract(parts, answer.sent.parts if whole else None, row)
+        update = self.layout.difference(parts, answer.sent.parts if whole else None)
         norm, loss = model.meta.get(GRAD_NORM), (model.metrics or {}).get(LOSS)
         return Claims(answer.client, update.length, norm, loss, answer.seconds), update, model
 

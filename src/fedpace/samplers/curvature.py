@@ -22,8 +22,8 @@ from fedpace.training.updates import RoundUpdates, latest_of_each, places_of, re
 ONE = np.float64(1.0)
 # Numbers in a sketch: inner products are off by about 1/√256 of the product of the lengths.
 SKETCH = 256
-# Sketches of larger models use this many of their parameters.
-SKETCHED = 2**20
+# Sketches of larger models use so many of their parameters, in runs that a processor reads at once.
+LARGE, SKETCHED, RUN = 2**20, 2**16, 16
 # Clients whose latest update is remembered: the latest drawn.
 REMEMBERED = 1024
 # c in units of the least second moment: before any measurement, and its limits.
@@ -70,8 +70,9 @@ def compare_updates(curvature: Curvature, updates: RoundUpdates) -> Curvature:
     draw = updates.draw
     with np.errstate(all="ignore"):
         sketch = sketch_of(updates.parameters.size)
-        parts = zip(updates.reply.updates, updates.scales, strict=True)
-        directions = np.array([sketch(update, rate) for update, rate in parts]).reshape(-1, SKETCH)
+        parts = zip(updates.reply.updates[:, sketch.chosen], updates.scales, strict=True)
+        found = [sketch.add_up(update, rate) for update, rate in parts]
+        directions = np.array(found).reshape(-1, SKETCH)
         models = _sketch_each(updates.models)
     fine = np.isfinite(directions).all(axis=1) & np.isfinite(models).all(axis=1)
     places = places_of(draw.clients, curvature["clients"])
@@ -190,17 +191,25 @@ class Sketch:
 
     def __init__(self, size: int) -> None:
         rng = np.random.default_rng(size)
-        self._chosen: slice | IntArray = slice(None)
+        self.chosen: slice | IntArray = slice(None)
         scale = 1.0
-        if size > SKETCHED:
-            self._chosen = np.sort(rng.choice(size, SKETCHED, replace=False))
-            scale = np.sqrt(size / SKETCHED)
-        count = min(size, SKETCHED)
+        count = size
+        if size > LARGE:  # a run at random from each of equal parts: no layer is left out
+            edges = np.linspace(0, -(-size // RUN), SKETCHED // RUN + 1).astype(np.int64)
+            runs = rng.integers(edges[:-1], edges[1:])
+            chosen = (RUN * runs[:, None] + np.arange(RUN)).ravel()
+            self.chosen = chosen[chosen < size]
+            count = self.chosen.size
+            scale = np.sqrt(size / count)
         few = count <= SKETCH
         self._cells = np.arange(count) if few else rng.integers(SKETCH, size=count)
         self._signs = np.full(count, scale) if few else scale * rng.choice([-1.0, 1.0], count)
 
-    def __call__(self, vector: NDArray[np.floating[Any]], scale: np.float64 = ONE) -> FloatArray:
-        """Return the sketch of vector / scale."""
-        signed = self._signs * (vector[self._chosen] / scale)
+    def __call__(self, vector: NDArray[np.floating[Any]]) -> FloatArray:
+        """Return the sketch of a vector."""
+        return self.add_up(vector[self.chosen])
+
+    def add_up(self, chosen: NDArray[np.floating[Any]], scale: np.float64 = ONE) -> FloatArray:
+        """Return the sketch of vector / scale from the entries that are `chosen`."""
+        signed = self._signs * (chosen / scale)
         return np.asarray(np.bincount(self._cells, signed, SKETCH), dtype=np.float64)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
 from fedpace.adapt import adapt
@@ -114,6 +117,149 @@ class Reply(NamedTuple):
 PER_CLIENT = Reply._fields[: Reply._fields.index("refused")]
 
 
+class Difference:
+    """An update w_i − w as the arrays that came and those that were sent, one after the other.
+
+    Parameters
+    ----------
+    came, sent : sequence of vectors
+        Of the same lengths; `sent` is None where the update itself came.
+    kind : float32 or float64
+        What it is computed in.
+    square : float
+        Σ (w_i − w)², if it was measured.
+    """
+
+    def __init__(
+        self,
+        came: Sequence[NDArray[Any]],
+        sent: Sequence[NDArray[Any]] | None,
+        kind: np.dtype[Any],
+        square: float = math.nan,
+    ) -> None:
+        self.came, self.sent, self.kind, self.square = came, sent, kind, square
+        self.edges = [0, *accumulate(each.size for each in came)]
+
+    @property
+    def size(self) -> int:
+        """The number of entries."""
+        return self.edges[-1]
+
+    def fill(self, out: NDArray[np.floating[Any]], begin: int) -> None:
+        """Write the entries from `begin` on into `out`."""
+        end, place = begin + out.size, bisect_right(self.edges, begin) - 1
+        while begin < end:
+            first, last = begin - self.edges[place], min(end, self.edges[place + 1])
+            here, out = out[: last - begin], out[last - begin :]
+            self.subtract(place, slice(first, first + here.size), here)
+            begin, place = last, place + 1
+
+    def subtract(self, place: int, chosen: Any, out: NDArray[np.floating[Any]]) -> None:
+        """Write these entries of one of the arrays into `out`."""
+        came = self.came[place][chosen]
+        if self.sent is None:
+            out[...] = came
+            return
+        sent = self.sent[place][chosen]
+        if came.dtype.kind == sent.dtype.kind == "f":
+            np.subtract(came, sent, out=out, casting="same_kind")
+        else:  # integers may wrap around
+            out[...] = came.astype(np.float64) - sent.astype(np.float64)
+
+    def at(self, chosen: IntArray) -> NDArray[np.floating[Any]]:
+        """Return the entries at these positions, which ascend."""
+        found = np.empty(chosen.size, self.kind)
+        bounds = np.searchsorted(chosen, self.edges).tolist()
+        for place, (first, last) in enumerate(pairwise(bounds)):
+            if first < last:
+                rest = chosen[first:last] - self.edges[place]
+                self.subtract(place, rest, found[first:last])
+        return found
+
+
+class Differences(NDArrayOperatorsMixin):
+    """The updates of a round as a matrix, a row each, whose blocks of columns are made when read.
+
+    Large models are combined in this way without a copy of every update. Anything but a choice of
+    rows or columns makes it a matrix, once.
+
+    >>> came, sent = np.array([3.0, 5.0]), np.array([1.0, 1.0])
+    >>> updates = Differences([Difference([came], [sent], came.dtype)], 2)
+    >>> updates[:, 1:2], np.array([0.5]) @ updates
+    (array([[4.]]), array([1., 2.]))
+    """
+
+    ndim = 2
+
+    def __init__(self, rows: Sequence[Difference], size: int) -> None:
+        self.rows = rows
+        self.shape = (len(rows), size)
+        self.dtype = rows[0].kind if rows else np.dtype(np.float64)
+        self._made: NDArray[Any] | None = None
+
+    @property
+    def lengths(self) -> FloatArray:
+        """The lengths of the rows; NaN where they were not measured."""
+        return np.sqrt([row.square for row in self.rows])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        return (self[place] for place in range(len(self)))
+
+    def __getitem__(self, key: Any) -> Any:
+        rows, columns = key if isinstance(key, tuple) and len(key) == 2 else (key, ...)
+        if isinstance(rows, int | np.integer):
+            place = range(len(self))[rows]
+            return self[place : place + 1, slice(None) if columns is ... else columns][0]
+        some = isinstance(rows, slice) or (isinstance(rows, np.ndarray) and rows.ndim == 1)
+        if self._made is not None or not some or not (columns is ... or _is_choice(columns)):
+            return np.asarray(self)[key]
+        chosen = [self.rows[place] for place in np.arange(len(self))[rows]]
+        if columns is ...:
+            return Differences(chosen, self.shape[1])
+        if isinstance(columns, slice) and columns.step in (None, 1):
+            begin, end, _ = columns.indices(self.shape[1])
+            found = np.empty((len(chosen), max(end - begin, 0)), self.dtype)
+            for row, out in zip(chosen, found, strict=True):
+                row.fill(out, begin)
+            return found
+        if isinstance(columns, slice):
+            columns = np.arange(*columns.indices(self.shape[1]))
+        return np.array([row.at(columns) for row in chosen]).reshape(len(chosen), columns.size)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        np.asarray(self)[key] = value
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        if self._made is None:
+            self._made = self[:, :]
+        return np.asarray(self._made, dtype=dtype, copy=copy)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **how: Any) -> Any:
+        made = (np.asarray(each) if isinstance(each, Differences) else each for each in inputs)
+        return getattr(ufunc, method)(*made, **how)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return whatever else a matrix has."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(np.asarray(self), name)
+
+
+def _is_choice(columns: Any) -> bool:
+    """Whether these are columns in ascending order."""
+    if isinstance(columns, slice):
+        return columns.step is None or columns.step > 0
+    return (
+        isinstance(columns, np.ndarray)
+        and columns.ndim == 1
+        and columns.dtype.kind == "i"
+        and bool((np.diff(columns, prepend=0) >= 0).all())
+    )
+
+
 def join_replies(replies: Sequence[Reply], **rest: Any) -> Reply:
     """Join several replies into one; columns that not all of them have are left out."""
     columns: dict[str, Any] = {}
@@ -122,8 +268,14 @@ def join_replies(replies: Sequence[Reply], **rest: Any) -> Reply:
         if all(
             part.size or not each.clients.size for part, each in zip(parts, replies, strict=True)
         ):
-            columns[name] = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            columns[name] = parts[0] if len(parts) == 1 else _joined(parts)
     return Reply(**columns, **rest)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    if not all(isinstance(part, Differences) for part in parts):
+        return np.concatenate(parts)
+    return Differences([row for part in parts for row in part.rows], parts[0].shape[1])
 
 
 class Probe(NamedTuple):

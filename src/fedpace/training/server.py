@@ -11,7 +11,7 @@ from fedpace.adapt import adapt
 from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
 from fedpace.sampling.design import Draw
-from fedpace.training.backend import Reply
+from fedpace.training.backend import Differences, Reply
 from fedpace.training.checkpoint import State
 from fedpace.training.updates import RoundUpdates, Started, add_weighted, blocks, length_of
 
@@ -64,7 +64,9 @@ class BaseServer:
 
         By default those of the updates.
         """
-        rows = updates.reply.updates
+        rows: Any = updates.reply.updates
+        if isinstance(rows, Differences):
+            return np.asarray(rows.lengths / updates.scales)
         if rows.dtype == np.float32:
             return np.array([length_of(row) for row in rows]) / updates.scales
         squares = np.zeros(updates.draw.clients.size)

@@ -22,8 +22,8 @@ LATEST = 0.1
 # Rounds that shares are at least computed over, and the least probability to keep a client, which
 # limits its weight to ten times as much.
 FEWEST_ROUNDS, LEAST_KEPT = 20, 0.1
-# Parameters, evenly spread, by which updates of large models are compared.
-COMPARED = 2**20
+# Updates of larger models are compared by this many of their parameters, evenly spread.
+LARGE, COMPARED = 2**20, 2**14
 # Draws without a client left before one client is kept.
 MOST_DRAWS = 20
 
@@ -115,7 +115,8 @@ def agreement(weights: FloatArray, reply: Reply) -> FloatArray:
     if weights.size < 2:
         return np.full(weights.size, np.nan)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        products = inner_products(reply.updates[:, :: reply.updates.shape[1] // COMPARED or 1])
+        size = reply.updates.shape[1]
+        products = inner_products(reply.updates[:, :: size // COMPARED if size > LARGE else 1])
         rest = weights * (1 - np.eye(weights.size))  # of the others, one row each
         along = np.vecdot(rest, products)
         lengths = np.sqrt(np.diag(products) * np.vecdot(rest @ products, rest))

@@ -155,8 +155,12 @@ def add_weighted(
         weights = weights.astype(np.float32)
     total = np.empty(size)
     for piece in blocks(len(rows), size):
-        found = weights @ rows[:, piece]
-        total[piece] = found if base is None else base[piece] + found
+        # Of one row the product with a matrix is slow.
+        found = weights @ rows[:, piece] if len(rows) != 1 else weights[0] * rows[0, piece]
+        if base is None:
+            total[piece] = found
+        else:
+            np.add(base[piece], found, out=total[piece])
     return total
 
 

@@ -4,11 +4,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedpace.backends.remote import replies
 from fedpace.backends.remote.replies import Accepted, ArrayLayout, as_reply
+from fedpace.training.backend import Difference, Differences
 
 
 def accepted(client: int, **changes: Any) -> Accepted:
-    said = Accepted(client, np.full(2, float(client)), 1.0, 2.0, 3.0, 0.5, 10, 20)
+    update = np.full(2, float(client))
+    said = Accepted(client, Difference([update], None, update.dtype), 1.0, 2.0, 3.0, 0.5, 10, 20)
     return said._replace(**changes)
 
 
@@ -35,15 +38,15 @@ def test_a_reply_of_nobody_has_the_shape_of_none() -> None:
     assert reply.lasted == 2.0
 
 
-def test_the_rows_of_one_matrix_are_not_copied_and_others_are() -> None:
-    rows = np.array([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
-    every = as_reply([accepted(i, update=rows[i]) for i in (2, 0, 1)], length=2)
-    assert every.updates is rows
-    for places in ([0, 2], [1, 0, 2]):
-        clients = [accepted(i, update=rows[place]) for i, place in enumerate(places)]
-        some = as_reply(clients, length=2)
-        np.testing.assert_array_equal(some.updates, rows[places])
-        assert not np.shares_memory(some.updates, rows)
+def test_updates_of_large_models_stay_as_they_came() -> None:
+    size = replies.SMALL // 2
+    rows = np.random.default_rng(0).normal(size=(3, size)).astype(np.float32)
+    every = [Difference([row], None, row.dtype) for row in rows]
+    for count, kept in ((2, False), (3, True)):
+        came = [accepted(i, update=every[i]) for i in reversed(range(count))]
+        updates = as_reply(came, length=size).updates
+        assert isinstance(updates, Differences if kept else np.ndarray)
+        np.testing.assert_array_equal(updates, rows[:count])
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
@@ -63,12 +66,12 @@ def test_updates_keep_the_precision_of_the_model_and_are_measured(kind: Any) -> 
         assert array.size == size
         return array
 
-    row = np.empty(layout.size, layout.precision)
     sent, came = layout.parts_of(before, opened), layout.parts_of(after, opened)
-    update = layout.subtract(came, sent, row)
-    assert update.values.tolist() == [3.0, 4.0, 12.0, -2.0, -1.0]
+    update = layout.difference(came, sent)
+    assert Differences([update.values], layout.size).tolist() == [[3.0, 4.0, 12.0, -2.0, -1.0]]
     assert (update.length, update.trained) == (13.0, 5.0)
-    update = layout.subtract(came, None, row)
-    assert update.values.tolist() == [4.0, 6.0, 12.5, 1.0, 0.0]
+    assert update.values.square == 13.0**2 + 5.0
+    update = layout.difference(came, None)
+    assert Differences([update.values], layout.size).tolist() == [[4.0, 6.0, 12.5, 1.0, 0.0]]
     came[0] = np.array([np.nan, 0.0], kind)
-    assert math.isnan(layout.subtract(came, sent, row).length)
+    assert math.isnan(layout.difference(came, sent).length)

@@ -14,11 +14,15 @@ from numpy.typing import NDArray
 from fedpace.backends.remote.screening import BadReplyError
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
-from fedpace.training.backend import NO_VALUES, Reply
-from fedpace.training.updates import blocks, square_of
+from fedpace.training.backend import NO_VALUES, Difference, Differences, Reply
+from fedpace.training.updates import BLOCK, blocks, square_of
 
 # Bytes of a number in single precision.
 SINGLE = 4
+
+
+# Numbers in the updates of a reply that are kept as a matrix.
+SMALL = 2**20
 
 
 class Update(NamedTuple):
@@ -27,7 +31,7 @@ class Update(NamedTuple):
     Lengths are not finite if the update is not.
     """
 
-    values: NDArray[np.floating[Any]]
+    values: Difference
     length: float
     trained: float
 
@@ -40,7 +44,7 @@ class Accepted(NamedTuple):
     """
 
     client: int
-    update: NDArray[np.floating[Any]]
+    update: Difference
     seconds: float
     grad_norm: float
     loss: float
@@ -88,18 +92,12 @@ def as_reply(
     )
 
 
-def _stacked(rows: Sequence[NDArray[np.floating[Any]]], length: int) -> FloatArray:
-    """Return the rows as one matrix; without a copy if they are all the rows of one, in order."""
-    matrix = rows[0].base if rows else None
-    shape = (len(rows), length)
-    if isinstance(matrix, np.ndarray) and matrix.shape == shape and _are_rows(rows, matrix):
-        return matrix
-    return np.array(rows).reshape(shape)
-
-
-def _are_rows(rows: Sequence[NDArray[Any]], matrix: NDArray[Any]) -> bool:
-    pairs = zip(rows, matrix, strict=True)
-    return all(row.base is matrix and row.ctypes.data == own.ctypes.data for row, own in pairs)
+def _stacked(rows: Sequence[Difference], length: int) -> FloatArray:
+    """Return the rows as one matrix; those of large models as they came."""
+    if not rows:
+        return np.empty((0, length))
+    updates: Any = Differences(rows, length)
+    return np.asarray(updates) if len(rows) * length <= SMALL else updates
 
 
 # PyTorch's names for the buffers of its layers.
@@ -188,32 +186,37 @@ class ArrayLayout:
         return np.concatenate(self.parts_of(arrays, opened), dtype=np.float64)
 
     @np.errstate(over="ignore", invalid="ignore")  # a model that diverges
-    def subtract(
-        self,
-        parts: Sequence[NDArray[Any]],
-        sent: Sequence[NDArray[Any]] | None,
-        row: NDArray[np.floating[Any]],
+    def difference(
+        self, came: Sequence[NDArray[Any]], sent: Sequence[NDArray[Any]] | None
     ) -> Update:
-        """Write what came less what was sent (None for 0) into `row`, and return it measured."""
-        begin, floats, trained = 0, 0.0, 0.0
-        before = [None] * len(parts) if sent is None else sent
-        for part, old, kind, counts in zip(
-            parts, before, self.types, self.are_trained, strict=True
+        """Return what came less what was sent (None for 0), measured."""
+        update, floats, trained = Difference(came, sent, self.precision, 0.0), 0.0, 0.0
+        scratch = np.empty(min(BLOCK, max(self.sizes)), self.precision)
+        for place, (size, kind, counts) in enumerate(
+            zip(self.sizes, self.types, self.are_trained, strict=True)
         ):
-            place = row[begin : begin + part.size]
-            begin += part.size
-            square = _subtract(part, old, place)
+            square = 0.0
+            for piece in blocks(1, size):
+                here = scratch[: piece.stop - piece.start]
+                update.subtract(place, piece, here)
+                square += square_of(here)
+            update.square += square
             floats += square if kind.kind == "f" else 0.0  # counters grow alike for all clients
             trained += square if counts else 0.0
-        return Update(row, math.sqrt(floats), math.sqrt(trained))
+        return Update(update, math.sqrt(floats), math.sqrt(trained))
 
-    @np.errstate(over="ignore", invalid="ignore")  # a model that diverges
+    def split(self, vector: FloatArray) -> list[FloatArray]:
+        """Return the parts of a vector that belong to each array."""
+        return np.split(vector, np.cumsum(self.sizes)[:-1].tolist())
+
     def arrays_of(self, vector: FloatArray) -> dict[str, NDArray[Any]]:
         """Return the arrays of a vector, each in its own shape and type."""
-        parts = np.split(vector, np.cumsum(self.sizes)[:-1].tolist())
-        typed = zip(map(_typed, parts, self.types), self.shapes, strict=True)
-        shaped = (values.reshape(shape) for values, shape in typed)
-        return dict(zip(self.names, shaped, strict=True))
+        arrays = {}
+        parts = zip(self.names, self.split(vector), self.shapes, self.types, strict=True)
+        for name, values, shape, kind in parts:
+            arrays[name] = np.empty(shape, kind)
+            write_typed(values, arrays[name].reshape(-1))
+        return arrays
 
 
 def _part(
@@ -226,30 +229,15 @@ def _part(
     return value.ravel()
 
 
-def _subtract(
-    part: NDArray[Any], before: NDArray[Any] | None, out: NDArray[np.floating[Any]]
-) -> float:
-    """Write part − before to `out`, and return the sum of its squares, in one pass."""
-    total = 0.0
-    for piece in blocks(1, out.size):
-        here = out[piece]
-        if before is None:
-            here[...] = part[piece]
-        elif part.dtype.kind == before.dtype.kind == "f":
-            np.subtract(part[piece], before[piece], out=here, casting="same_kind")
-        else:  # integers may wrap around
-            here[...] = part[piece].astype(np.float64) - before[piece].astype(np.float64)
-        total += square_of(here)
-    return total
-
-
-def _typed(values: FloatArray, kind: np.dtype[Any]) -> NDArray[Any]:
-    """Convert values to a type; for integers to the nearest possible."""
-    if kind.kind == "f":
-        return values.astype(kind)
-    if kind.kind == "b":
-        return np.asarray(values >= 0.5)
-    limits = np.iinfo(kind)
-    # As floats, the limits of 64 bits are too large by one: clip again as integers.
-    wide = np.clip(np.rint(values), -(2.0**63), np.nextafter(2.0**63, 0)).astype(np.int64)
-    return np.clip(wide, max(limits.min, -(2**63)), min(limits.max, 2**63 - 1)).astype(kind)
+@np.errstate(over="ignore", invalid="ignore")  # a model that diverges
+def write_typed(values: FloatArray, out: NDArray[Any]) -> None:
+    """Write values into an array of any type; into integers the nearest possible."""
+    if out.dtype.kind == "f":
+        out[...] = values
+    elif out.dtype.kind == "b":
+        out[...] = values >= 0.5
+    else:
+        limits = np.iinfo(out.dtype)
+        # As floats, the limits of 64 bits are too large by one: clip again as integers.
+        wide = np.clip(np.rint(values), -(2.0**63), np.nextafter(2.0**63, 0)).astype(np.int64)
+        out[...] = np.clip(wide, max(limits.min, -(2**63)), min(limits.max, 2**63 - 1))
