@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 import numpy as np
 from tables import print_table, seconds
 
-NODES, DRAWN, ROUNDS, FIRST = 20, 4, 8, 3
+NODES, DRAWN, ROUNDS, FIRST = 20, 4, 10, 5
 STRATEGIES = ("FedAvg", "uniform", "weighted", "pace", "pace, asynchronous")
 
 

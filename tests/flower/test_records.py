@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, MetricRecord
@@ -9,10 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from fedpace import Adam
 from fedpace.backends.remote.screening import BadReplyError
 from fedpace.errors import InputError
 from fedpace.flower.messages import Layout
 from fedpace.flower.replies import metric_named
+from fedpace.servers.asynchronous import FedAsync
+from fedpace.servers.build import server_for
+from tests.flower.federation import START, grid_with, strategy_on
 
 TYPES = st.sampled_from(["float16", "float32", "float64", "int8", "uint8", "int64", "bool"])
 
@@ -166,3 +172,29 @@ def test_arrays_are_opened_without_a_copy() -> None:
     data = Array(np.arange(9, dtype=np.float32))
     (part,) = Layout(("x",), ((9,),), (np.dtype(np.float32),)).opened(ArrayRecord({"x": data}))
     assert np.shares_memory(part, np.frombuffer(data.data, np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("mode", "server"),
+    [
+        *(("synchronous", server_for(name)) for name in ("average", "memory", "trimmed", "krum:1")),
+        *(("asynchronous", each) for each in (server_for("memory"), Adam(0.1), FedAsync())),
+    ],
+)
+def test_a_model_too_large_for_a_matrix_trains_as_others(
+    mode: str, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained() -> Any:
+        grid = grid_with()
+        strategy = strategy_on(grid, k=3, scheme="pace", mode=mode, server=server)
+        found = strategy.start(grid, START, num_rounds=12)
+        return strategy.history.rows, Layout.of(START).vector(found.arrays)
+
+    rows, model = trained()
+    for module in ("fedpace.backends.remote.replies", "fedpace.flower.backend"):
+        monkeypatch.setattr(f"{module}.SMALL", 0)
+    for _ in range(2):
+        others, other = trained()
+        assert [row.clients.tolist() for row in others] == [row.clients.tolist() for row in rows]
+        np.testing.assert_allclose(other, model, rtol=1e-5, atol=1e-6)
+        monkeypatch.setattr("fedpace.training.updates.BLOCK", 64)

@@ -58,7 +58,7 @@ def test_what_is_computed_with_them_is_as_with_the_matrix() -> None:
     same([*updates], matrix)
     same(add_weighted(np.ones(9), weights, updates), 1 + weights @ matrix)
     same(inner_products(updates), matrix @ matrix.T)
-    assert (len(updates), updates.shape, updates.ndim) == (3, (3, 9), 2)
+    assert (len(updates), updates.shape, updates.size, updates.ndim) == (3, (3, 9), 27, 2)
     assert updates.dtype == np.float32 == np.asarray(updates).dtype
     with pytest.raises(IndexError):
         updates[3]
@@ -80,6 +80,7 @@ def test_replies_are_joined_without_a_matrix() -> None:
     ]
     joined: Any = join_replies(replies).updates
     assert isinstance(joined, Differences)
+    assert not any(each.made for each in (one, other, joined))
     np.testing.assert_allclose(joined, np.concatenate([first, second]), rtol=1e-6)
     mixed: Any = join_replies([replies[0], replies[1]._replace(updates=second)]).updates
     np.testing.assert_allclose(mixed, joined, rtol=1e-6)

@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fedpace.backends.remote.replies import as_reply
+from fedpace.backends.remote.replies import SMALL, as_reply
 from fedpace.backends.remote.roster import Deadlines, Roster
 from fedpace.backends.remote.screening import Border, FirstReplies
 from fedpace.checks import FloatArray
@@ -27,7 +27,7 @@ from fedpace.flower.nodes import NodeMap, Nodes
 from fedpace.flower.replies import Given, ReplyReader, metric_named
 from fedpace.flower.settings import LEARNED, Settings
 from fedpace.times.round_times import Presence
-from fedpace.training.backend import BaseBackend, Evaluation, Reply, Task
+from fedpace.training.backend import BaseBackend, Difference, Evaluation, Reply, Task
 from fedpace.training.checkpoint import Checkpoint
 from fedpace.training.training import Training
 
@@ -184,7 +184,7 @@ class GridBackend(BaseBackend):
         self._steps: int | None = None  # that the latest task asked for
         self._since = 0.0  # when the run's clock was last read
         self._handed_out: _HandedOut | None = None
-        self._recorded: tuple[FloatArray, ArrayRecord] | None = None
+        self._recorded: tuple[FloatArray, ArrayRecord, FloatArray] | None = None
 
     @property
     def memory(self) -> dict[str, Any]:
@@ -326,9 +326,20 @@ class GridBackend(BaseBackend):
 
     def record(self, parameters: FloatArray) -> ArrayRecord:
         """Return a model as arrays; they are made once."""
+        return self._record(parameters)[0]
+
+    def received(self, parameters: FloatArray) -> FloatArray:
+        """Return a model as clients receive it; a large one is not kept twice."""
+        return self._record(parameters)[1]
+
+    def _record(self, parameters: FloatArray) -> tuple[ArrayRecord, FloatArray]:
         if self._recorded is None or self._recorded[0] is not parameters:
-            self._recorded = parameters, self.layout.record(parameters)
-        return self._recorded[1]
+            arrays, received = self.layout.record(parameters), parameters
+            if parameters.size > SMALL:
+                precision = self.layout.precision
+                received = cast(Any, Difference(self.layout.opened(arrays), None, precision))
+            self._recorded = parameters, arrays, received
+        return self._recorded[1:]
 
     def hand_out(self, messages: list[Message], arrays: ArrayRecord, config: ConfigRecord) -> None:
         """Note messages that another loop delivers."""

@@ -205,7 +205,8 @@ class AsynchronousTraining(Training):
                 self._factor = factor_of(design, here, context.weights)
             weight *= self._factor
         self._here = here
-        sent = _Sent(client, state.round, state.parameters, rate, weight, self._clock)
+        model = self.backend.received(state.parameters)
+        sent = _Sent(client, state.round, model, rate, weight, self._clock)
         self._at_work[client] = sent
         self._late.pop(client, None)
         self._held.pop(client, None)
@@ -213,7 +214,7 @@ class AsynchronousTraining(Training):
         clients = np.array([client])
         return Task(
             clients,
-            sent.model,
+            state.parameters,
             state.sent,
             rate,
             self._clock,

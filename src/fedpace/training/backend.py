@@ -118,12 +118,14 @@ PER_CLIENT = Reply._fields[: Reply._fields.index("refused")]
 
 
 class Difference:
-    """An update w_i − w as the arrays that came and those that were sent, one after the other.
+    """An update w_i − w, or a model, as the arrays that came and those that were sent.
+
+    It stands for one vector of all their entries.
 
     Parameters
     ----------
     came, sent : sequence of vectors
-        Of the same lengths; `sent` is None where the update itself came.
+        Of the same lengths; `sent` is None where they are the update itself.
     kind : float32 or float64
         What it is computed in.
     square : float
@@ -166,6 +168,14 @@ class Difference:
         else:  # integers may wrap around
             out[...] = came.astype(np.float64) - sent.astype(np.float64)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        whole = np.empty(self.size, self.kind)
+        self.fill(whole, 0)
+        return np.asarray(whole, dtype=dtype)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.at(key) if _is_choice(key) else np.asarray(self)[key]
+
     def at(self, chosen: IntArray) -> NDArray[np.floating[Any]]:
         """Return the entries at these positions, which ascend."""
         found = np.empty(chosen.size, self.kind)
@@ -193,9 +203,14 @@ class Differences(NDArrayOperatorsMixin):
 
     def __init__(self, rows: Sequence[Difference], size: int) -> None:
         self.rows = rows
-        self.shape = (len(rows), size)
+        self.shape, self.size = (len(rows), size), len(rows) * size
         self.dtype = rows[0].kind if rows else np.dtype(np.float64)
         self._made: NDArray[Any] | None = None
+
+    @property
+    def made(self) -> bool:
+        """Whether it is a matrix by now."""
+        return self._made is not None
 
     @property
     def lengths(self) -> FloatArray:
@@ -214,19 +229,20 @@ class Differences(NDArrayOperatorsMixin):
             place = range(len(self))[rows]
             return self[place : place + 1, slice(None) if columns is ... else columns][0]
         some = isinstance(rows, slice) or (isinstance(rows, np.ndarray) and rows.ndim == 1)
-        if self._made is not None or not some or not (columns is ... or _is_choice(columns)):
+        if isinstance(columns, slice) and columns.step not in (None, 1):
+            columns = np.arange(*columns.indices(self.shape[1]))
+        plain = columns is ... or isinstance(columns, slice) or _is_choice(columns)
+        if self._made is not None or not some or not plain:
             return np.asarray(self)[key]
         chosen = [self.rows[place] for place in np.arange(len(self))[rows]]
         if columns is ...:
             return Differences(chosen, self.shape[1])
-        if isinstance(columns, slice) and columns.step in (None, 1):
+        if isinstance(columns, slice):
             begin, end, _ = columns.indices(self.shape[1])
             found = np.empty((len(chosen), max(end - begin, 0)), self.dtype)
             for row, out in zip(chosen, found, strict=True):
                 row.fill(out, begin)
             return found
-        if isinstance(columns, slice):
-            columns = np.arange(*columns.indices(self.shape[1]))
         return np.array([row.at(columns) for row in chosen]).reshape(len(chosen), columns.size)
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -249,9 +265,7 @@ class Differences(NDArrayOperatorsMixin):
 
 
 def _is_choice(columns: Any) -> bool:
-    """Whether these are columns in ascending order."""
-    if isinstance(columns, slice):
-        return columns.step is None or columns.step > 0
+    """Whether these are positions in ascending order."""
     return (
         isinstance(columns, np.ndarray)
         and columns.ndim == 1
@@ -375,6 +389,10 @@ class BaseBackend(ABC):
             f"sampler must not probe clients on a backend without `probe`, got "
             f"{type(self).__name__}; simulate it, or choose a scheme that does not probe"
         )
+
+    def received(self, parameters: FloatArray) -> FloatArray:
+        """Return a model as clients receive it, which is kept while they work."""
+        return parameters
 
     def drop(self) -> None:  # noqa: B027
         """Forget tasks that are still under way; by default there is nothing to do."""
