@@ -83,18 +83,26 @@ class Remote(Simulator):
     liars: list[int]
     largest_share = LARGEST_SHARE
 
+    @property
+    def n(self) -> int:
+        return self.data.train.n
+
     def lying(self, lie: Lie, liars: int = 1) -> Remote:
         self.lie = lie
         sizes = self.data.train.sizes
         order = np.argsort(sizes / np.sqrt(self.times.usual))
-        self.liars = order[-N // 4 :][:liars].tolist()
-        self._border, self._rounds = Border(), dict[int, int]()
-        self._first = FirstReplies[Reply](self._border)
+        self.liars = order[-self.n // 4 :][:liars].tolist()
+        self._rounds = dict[int, int]()
+        self.screen_with(Border())
         claims = {str(i): int(size) for i, size in enumerate(sizes)}
         for liar in self.liars:
             claims[str(liar)] *= lie.samples
         self._claimed = roster.Roster(samples=claims, together=roster.MOST_TOGETHER).weights
         return self
+
+    def screen_with(self, border: Border) -> None:
+        """Judge by this border from now on; what is held is lost, as in a restart."""
+        self.border, self._first = border, FirstReplies[Reply](border)
 
     @property
     def weights(self) -> FloatArray:
@@ -116,7 +124,7 @@ class Remote(Simulator):
         if count is None:
             return self._screened(said)._replace(waited=float(seconds.max(initial=0.0)))
         came = {int(client): said.of(place) for place, client in enumerate(said.clients)}
-        judged = self._first.release(came, reachable=range(N))
+        judged = self._first.release(came, reachable=range(self.n))
         held = np.array(self._first.clients, dtype=np.int64)
         if not judged:
             empty = said._replace(
@@ -134,8 +142,9 @@ class Remote(Simulator):
     def present(self, round_index: int, seconds: float) -> Presence:
         there = super().present(round_index, seconds)
         if held := self._first.clients:
-            mask = np.ones(N, dtype=np.bool_) if there.clients is None else there.clients.copy()
-            mask[held] = False
+            mask = np.ones(self.n, dtype=np.bool_) if there.clients is None else there.clients.copy()
+            if mask.sum() > mask[held].sum():
+                mask[held] = False
             return Presence(mask, there.waited)
         return there
 
@@ -144,15 +153,15 @@ class Remote(Simulator):
         super().submit(task)
 
     def _screened(self, reply: Reply) -> Reply:
-        border, fine = self._border, []
-        clients, updates = reply.clients.tolist(), reply.updates
+        border, fine = self.border, []
+        clients, updates = reply.clients.tolist(), reply.updates.copy()
         norms, seconds = reply.grad_norms.copy(), reply.seconds.copy()
         said = zip(clients, updates, norms.tolist(), seconds.tolist(), strict=True)
         border.meet(Claims(i, length_of(u), g, None, s) for i, u, g, s in said)
         for i, client in enumerate(clients):
             try:
                 length = length_of(updates[i])
-                border.update(client, length)
+                updates[i] *= border.update(client, length)
                 norms[i] = border.grad_norm(client, float(norms[i]), length)
                 seconds[i] = border.took(client, float(seconds[i]))
                 fine.append(i)
@@ -169,7 +178,7 @@ class Remote(Simulator):
         """Return the loss over the samples of all clients but the liars."""
         train_data = self.data.train
         every = self.model.losses(parameters, self._whole_train_x, train_data.y)
-        owner = np.repeat(np.arange(N), train_data.sizes)
+        owner = np.repeat(np.arange(self.n), train_data.sizes)
         return float(every[~np.isin(owner, self.liars)].mean(dtype=np.float64))
 
     def evaluate(self, parameters: FloatArray, *, due: bool = True) -> Evaluation | None:

@@ -1,6 +1,6 @@
 """Devices in a lab under random faults: is a round lost, does anything hang, does memory grow?
 
-A lab of forty devices at time scale 0.05 trains one run of 200 rounds after another, while devices
+A lab of forty devices trains one run of 200 rounds after another, while devices
 are killed, stopped and cut off, the server is killed with -9 and started again, its disk is full
 for ten seconds, and clocks jump by up to a day. Which fault comes when follows from the seed. After
 the last one everybody must answer again. Needs root, as the lab and the small disk do. The clock
@@ -149,8 +149,10 @@ class Soak:
         seed: int,
         liars: int = 0,
         robust: bool = False,
+        time_scale: float = 0.05,
     ) -> None:
         self.folder, self.rounds, self.robust = folder, rounds, robust
+        self.time_scale = time_scale
         self.liars = {*range(devices - liars, devices)}
         self.name, self.state, self.out = f"soak-{os.getpid()}", folder / "state", folder / "out"
         self.setup = folder / "soak.toml"
@@ -182,7 +184,7 @@ class Soak:
 
     def bring_up(self) -> None:
         """Start the lab; every device's clock is the one in the file `devices`."""
-        times = ("--times", "uniform:0.187:7.159", "--time-scale", 0.05)
+        times = ("--times", "uniform:0.187:7.159", "--time-scale", self.time_scale)
         subprocess.run(self.fedpace("up", "--setup", self.setup, *times), check=True)
         self.lab = read_lab(self.name, self.state)
         self.running = launch.running_devices(self.name)
@@ -532,12 +534,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--liars", type=int, default=0)
     parser.add_argument("--robust", action="store_true", help="run with training.server=clip:2")
+    parser.add_argument("--time-scale", type=float, default=0.05, help="more needs less of a core")
     options = parser.parse_args()
     if os.geteuid() != 0 or not all(map(shutil.which, ("cc", "ip", "tc"))):
         print("soak.py needs root, cc, ip and tc", file=sys.stderr)
         return 2
-    how = {name: getattr(options, name) for name in ("mode", "rounds", "seed", "liars", "robust")}
-    with prepared(options.devices, **how) as made:
+    names = ("mode", "rounds", "seed", "liars", "robust", "time_scale")
+    with prepared(options.devices, **{name: getattr(options, name) for name in names}) as made:
         try:
             found = soak(made, options.minutes, options.every, lambda line: print(line, flush=True))
             print_table(("of the soak", ""), found.items())

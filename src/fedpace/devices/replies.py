@@ -102,7 +102,7 @@ class ReplyScreen:
         try:
             if length is None:
                 raise BadReplyError(f"the update has shape {floats.shape}, not ({self._length},)")
-            self._border.update(client, length)
+            factor = self._border.update(client, length)
             reason = "gradient norm"
             grad_norm = self._border.grad_norm(client, said.grad_norm, length)
             reason = "loss"
@@ -113,6 +113,9 @@ class ReplyScreen:
             self._refuse(client, reason, str(error))
             self._border.forget(client)
             return None
+        update = Difference([floats], None, floats.dtype, length**2)
+        if factor < 1:
+            self._refuse(client, "update bounded", f"its length is {length:.3g}")
         if grad_norm != said.grad_norm:
             self._refuse(client, "gradient norm bounded", f"{said.grad_norm:g}")
         seconds = self._border.took(client, response.seconds)
@@ -122,7 +125,7 @@ class ReplyScreen:
             self._refuse(client, "seconds bounded", f"{computing:g}")
         return Accepted(
             client,
-            Difference([floats], None, floats.dtype, length**2),
+            update.times(factor),
             seconds,
             grad_norm,
             loss,

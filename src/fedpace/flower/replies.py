@@ -151,14 +151,14 @@ class ReplyReader:
         samples = self._samples(metrics.get(self.samples_key))
         loss = self.border.loss(client, metrics[LOSS]) if LOSS in metrics else math.nan
         computing = self.border.seconds(metrics[COMPUTING]) if COMPUTING in metrics else math.nan
-        self.border.update(client, update.length)
+        values = update.values.times(self.border.update(client, update.length))
         norm = self._grad_norm(client, metrics, update.trained, given.learning_rate)
         seconds = self.border.took(client, arrival.seconds)
         if samples is not None:
             self.nodes.roster.learn(client, samples)
         steps = self._confirmed(given.local_steps, metrics.get(STEPS))
         sizes = (given.bytes_down, bytes_up)
-        return Accepted(client, update.values, seconds, norm, loss, computing, *sizes, steps)
+        return Accepted(client, values, seconds, norm, loss, computing, *sizes, steps)
 
     def _confirmed(self, asked: int | None, said: object) -> int:
         """Return the local steps if the client took as many as it was asked for, else 0."""

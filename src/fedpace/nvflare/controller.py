@@ -298,7 +298,7 @@ class SitesBackend(BaseBackend):
         steps = model.meta.get(MetaKey.NUM_STEPS_CURRENT_ROUND)
         count = None if steps is None else border.count(steps)
         loss = math.nan if said.loss is None else border.loss(client, said.loss)
-        border.update(client, update.length)
+        values = update.values.times(border.update(client, update.length))
         norm = (
             border.grad_norm(client, update.trained)  # stands in for it
             if said.grad_norm is None
@@ -307,7 +307,7 @@ class SitesBackend(BaseBackend):
         if count is not None:
             self.roster.learn(client, count)
         seconds = border.took(client, answer.seconds)
-        return Accepted(client, update.values, seconds, norm, loss, math.nan, 0, 0)
+        return Accepted(client, values, seconds, norm, loss, math.nan, 0, 0)
 
     def _leave_out(self, answer: _Answer, error: Exception) -> None:
         self.border.forget(answer.client)

@@ -147,6 +147,12 @@ class Difference:
         """The number of entries."""
         return self.edges[-1]
 
+    def times(self, factor: float) -> Difference:
+        """Return it multiplied by a factor; itself, without a copy, for 1."""
+        if factor == 1:
+            return self
+        return Difference([factor * np.asarray(self)], None, self.kind, factor**2 * self.square)
+
     def fill(self, out: NDArray[np.floating[Any]], begin: int) -> None:
         """Write the entries from `begin` on into `out`."""
         end, place = begin + out.size, bisect_right(self.edges, begin) - 1

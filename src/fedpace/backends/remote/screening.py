@@ -12,12 +12,9 @@ import numpy as np
 
 from fedpace.errors import InputError
 
-# Refuse updates longer than this times the usual length. A diverging fleet grows by less a round.
-LONGEST_UPDATE = 100.0
-# Or than this times the client's own first ones: it may still learn when others have converged. Its
-# later updates do not count, or it could increase them step by step. At most as long as
-# `LONGEST_UPDATE` times the usual first ones, or it could begin with long updates.
-LONGEST_OF_ITS_OWN = 10.0
+# Shorten an update to this times the usual length: of honest clients, those whose data are unlike
+# all others' send the longest. Refuse it beyond this times that limit, as it is no update.
+LONGEST_UPDATE, ABSURD = 100.0, 100.0
 # Bounds of a gradient norm as multiples of what others report: a client with an inflated norm is
 # drawn more often, and one with a small norm weighs more when drawn. Honest clients whose data are
 # learned do fall below a tenth.
@@ -33,6 +30,9 @@ SHORTEST_TIME = 1 / 20
 SHORTEST_JUDGED = 0.02
 # Clients needed for a median. Between two and four others, their extremes are used instead.
 FEWEST, FEWEST_OTHERS = 5, 2
+# Clients needed for a median that is remembered: of ten clients drawn from forty, five colluders
+# are hardly ever half.
+ENOUGH = 10
 # The first updates of an asynchronous run are judged once more than this part of the clients have
 # answered, or this many: five colluders of forty are a minority even if they answer first.
 FIRST_PART, MOST_FIRST = 4, 25
@@ -70,8 +70,7 @@ class Border:
     def __init__(self, memory: Mapping[str, Any] | None = None) -> None:
         known = memory or {}
         try:
-            first = {int(i): [*map(float, each)] for i, each in known.get("first", {}).items()}
-            self._usual_first = _Latest({i: float(np.median(each)) for i, each in first.items()})
+            self._usual = finite_number("the usual length", known.get("usual", 0.0))
             self._lengths, self._norms, self._ratios, self._losses, self._seconds = (
                 _Latest(known.get(name, {}))
                 for name in ("lengths", "norms", "ratios", "losses", "seconds")
@@ -80,14 +79,13 @@ class Border:
             raise InputError(
                 f"memory must be that of a border, got another: {error}; remove the checkpoint"
             ) from None
-        self._first = first
 
     @property
     def memory(self) -> dict[str, Any]:
         """What is usual, as JSON values; pass it to the constructor after a restart."""
         return {
+            "usual": self._usual,
             "lengths": self._lengths.values,
-            "first": {str(client): each for client, each in self._first.items()},
             "norms": self._norms.values,
             "ratios": self._ratios.values,
             "losses": self._losses.values,
@@ -96,7 +94,7 @@ class Border:
 
     @property
     def clients(self) -> set[int]:
-        """The clients that have sent a finite update."""
+        """The clients that have sent an update, other than zeros."""
         return self._lengths.clients
 
     def meet(self, round_: Iterable[Claims]) -> None:
@@ -123,40 +121,42 @@ class Border:
         for latest in (self._norms, self._ratios, self._losses, self._seconds):
             latest.drop(client)
 
-    def update(self, client: int, norm: float) -> None:
-        """Judge an update by its length; BadReplyError if it cannot be used."""
+    def update(self, client: int, norm: float) -> float:
+        """Judge an update by its length, and return the factor to shorten it by, 1 for most.
+
+        BadReplyError if it cannot be used.
+        """
         self._note(client, norm)
         if not math.isfinite(norm):
             raise BadReplyError("the update is not finite")
-        if norm > self._longest(client):
+        most = self._longest(client)
+        if norm > ABSURD * most:
             raise BadReplyError(f"the update is far longer than usual: {norm:.3g}")
-        first = self._first.setdefault(client, [])
-        if len(first) < FEWEST:
-            first.append(norm)
-            self._usual_first.put(client, float(np.median(first)))
+        return min(1.0, most / norm) if norm else 1.0
 
     def _note(self, client: int, norm: float) -> float:
-        """Note the length of an update if it is finite, and return it."""
-        if math.isfinite(norm):
-            self._lengths.put(client, norm)
+        """Note the length of an update if it is the client's longest, and return it.
+
+        Updates of zeros say nothing of what is usual.
+        """
+        if 0 < norm < math.inf:
+            self._lengths.put(client, max(norm, self._lengths.get(client)))
         return norm
 
     def _longest(self, client: int) -> float:
         """Return how long an update of this client may be; ∞ while nothing is known of others.
 
-        The median is over clients, not over replies: a client that answers often counts once.
-        Among fewer than five clients the longest of the others decides; the shortest or the median
-        would let one tiny update shut out everyone else.
+        A hundred times the usual: the median over all clients of the longest update of each so
+        far, where it was highest. Latest lengths would be too short where most clients have
+        converged, and others have not. A client that answers often counts once. Among fewer than
+        five clients the longest of the others decides; the shortest or the median would let one
+        tiny update bind all others.
         """
-        lengths, first = self._lengths, self._first.get(client, [])
-        if not lengths.others(client):
-            return math.inf
+        lengths = self._lengths
+        if len(lengths) >= ENOUGH:
+            self._usual = max(self._usual, lengths.median)
         usual = lengths.median if len(lengths) >= FEWEST else lengths.most_of_others(client)
-        at_first = self._usual_first.median
-        own = LONGEST_OF_ITS_OWN * float(np.median(first)) if len(first) == FEWEST else 0.0
-        # A fleet that stood still may move again, as far as it did at first.
-        own = min(own, LONGEST_UPDATE * at_first) if usual else LONGEST_UPDATE * at_first
-        return max(LONGEST_UPDATE * usual, own) or math.inf
+        return LONGEST_UPDATE * max(usual, self._usual) or math.inf
 
     def grad_norm(self, client: int, value: object, length: float | None = None) -> float:
         """Return a reported gradient norm, between a hundredth and ten times what is usual.
@@ -290,9 +290,9 @@ class _Latest:
     def __len__(self) -> int:
         return len(self._ordered)
 
-    def others(self, client: int) -> int:
-        """Return how many other clients have a number."""
-        return len(self) - (client in self._of)
+    def get(self, client: int) -> float:
+        """Return a client's number, 0 without one."""
+        return self._of.get(client, 0.0)
 
     @property
     def median(self) -> float:
