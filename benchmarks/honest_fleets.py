@@ -71,7 +71,7 @@ class Fleet(NamedTuple):
 
 
 def sizes(rng: Random, n: int) -> tuple[str, IntArray]:
-    kind = rng.choice(["equal", "heavy-tailed", "tiny"])
+    kind = str(rng.choice(["equal", "heavy-tailed", "tiny"]))
     if kind == "equal":
         return kind, np.full(n, int(rng.integers(5, 100)))
     if kind == "tiny":
@@ -80,7 +80,7 @@ def sizes(rng: Random, n: int) -> tuple[str, IntArray]:
 
 
 def labels(rng: Random, counts: IntArray) -> tuple[str, list[IntArray]]:
-    kind, n = rng.choice(["mixed", "dirichlet", "one class", "rare class"]), counts.size
+    n, kind = counts.size, str(rng.choice(["mixed", "dirichlet", "one class", "rare class"]))
     if kind == "mixed":
         shares = np.full((n, CLASSES), 1 / CLASSES)
     elif kind == "dirichlet":
@@ -100,14 +100,17 @@ def clients(rng: Random, n: int) -> tuple[dict[str, Any], Split]:
     centres = rng.normal(size=(CLASSES, FEATURES)) * rng.choice([0.3, 1.0, 3.0])
     scaled = bool(rng.random() < 0.3)
     scales = 10 ** rng.uniform(-1, 1, n) if scaled else np.ones(n)
-    xs = [s * (centres[y] + rng.normal(size=(y.size, FEATURES))) for s, y in zip(scales, ys)]
+    xs = [
+        s * (centres[y] + rng.normal(size=(y.size, FEATURES)))
+        for s, y in zip(scales, ys, strict=True)
+    ]
     held = Shards.from_clients([x[:1] for x in xs], [y[:1] for y in ys])
     about = {"sizes": size_kind, "labels": label_kind, "features": "scaled" if scaled else "alike"}
     return about, Split(Shards.from_clients(xs, ys), held)
 
 
 def speeds(rng: Random, n: int, seeds: Seeds) -> tuple[dict[str, Any], BaseTimes]:
-    kind = rng.choice(["equal", "lognormal", "pareto", "one fast"])
+    kind = str(rng.choice(["equal", "lognormal", "pareto", "one fast"]))
     usual: FloatArray = {
         "equal": np.ones(n),
         "lognormal": rng.lognormal(0, 1.5, n),
@@ -181,14 +184,19 @@ def run(made: Fleet, seed: int) -> tuple[Seen, bool]:
     rounds = max(10, made.updates // k)
     learn = {} if asynchronous else {"learn": WarmUp(2)}
     sampler = sampler_for(
-        about["scheme"], k, mode=about["mode"], times_known=False, **learn  # type: ignore[arg-type]
+        about["scheme"],
+        k,
+        mode=about["mode"],
+        times_known=False,
+        **learn,  # type: ignore[arg-type]
     )
     before = backend.honest_loss(backend.initial())
     callbacks = [Restarting(backend, rounds // 2)] if about["restart"] else []
     with np.errstate(all="ignore"):
         outcome = train(
             backend, sampler, schedule=made.schedule, stop=Stop(rounds=rounds, blind=True),
-            seeds=Seeds(seed), server=server_for(about["server"], sampler), callbacks=callbacks, **mode,
+            seeds=Seeds(seed), server=server_for(about["server"], sampler),
+            callbacks=callbacks, **mode,
         )  # fmt: skip
         after = backend.honest_loss(outcome.state.parameters)
     border = backend.border

@@ -142,7 +142,9 @@ class Remote(Simulator):
     def present(self, round_index: int, seconds: float) -> Presence:
         there = super().present(round_index, seconds)
         if held := self._first.clients:
-            mask = np.ones(self.n, dtype=np.bool_) if there.clients is None else there.clients.copy()
+            mask = (
+                np.ones(self.n, dtype=np.bool_) if there.clients is None else there.clients.copy()
+            )
             if mask.sum() > mask[held].sum():
                 mask[held] = False
             return Presence(mask, there.waited)

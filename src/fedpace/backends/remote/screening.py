@@ -8,8 +8,6 @@ from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import numpy as np
-
 from fedpace.errors import InputError
 
 # Shorten an update to this times the usual length: of honest clients, those whose data are unlike
