@@ -103,3 +103,16 @@ def test_a_fast_device_with_tiny_updates_shuts_nobody_out(server: DeviceServer) 
     drawn = np.concatenate([row.clients for row in rows])
     assert {*drawn.tolist()} == {*range(N)}
     assert math.isfinite(rows[-1].seconds)
+
+
+def test_an_update_of_a_thousand_usual_ones_moves_the_model_as_a_hundred(
+    server: DeviceServer,
+) -> None:
+    devices = fleet(server, lying(1000))
+    outcome, rows = asynchronous(devices, 2, 20)
+    lied = sum(LIAR in row.clients for row in rows)
+    assert server.refusals[LIAR, "update bounded"] == lied > 0
+    heaviest = max(float(weight) for row in rows for weight in row.weights)
+    moved = np.linalg.norm(outcome.parameters - devices.initial())
+    usual = 0.01 * MODEL.size**0.5
+    assert moved < 1.01 * heaviest * usual * (100 * lied + len(rows))

@@ -48,3 +48,18 @@ def test_a_large_first_update_does_not_reach_the_model(scale: float, k: int) -> 
     rows = strategy.history.rows
     assert not any(LIAR in row.clients for row in rows)
     assert {int(i) for row in rows for i in row.refused} <= {LIAR}
+
+
+def test_a_long_update_counts_as_a_hundred_usual_ones_however_long_it_is() -> None:
+    models = []
+    for scale in (20.0, 40.0):
+        grid = MemoryGrid(
+            client_app(change=enlarged(scale)), lambda _, __: 1.0, partitions=range(CLIENTS)
+        )
+        strategy = strategy_on(grid, k=CLIENTS, scheme="full", evaluate_every=0)
+        strategy.start(grid, START, num_rounds=1)
+        assert strategy.outcome is not None
+        assert LIAR in strategy.history.rows[1].clients
+        models.append(strategy.outcome.parameters)
+    assert models[0] == pytest.approx(models[1], rel=1e-3)
+    assert np.linalg.norm(models[0]) < 20

@@ -73,6 +73,14 @@ def test_a_client_may_go_on_when_the_others_have_converged(client: int) -> None:
     assert border.update(client, length_of(FINE * 50)) == 1
 
 
+def test_a_late_client_is_compared_with_how_far_others_moved_at_first() -> None:
+    border = used()
+    for client in range(10, 60):  # more than those who answered at first
+        border.update(client, length_of(FINE * 1e-9))
+    again = Border(json.loads(json.dumps(border.memory)))
+    assert again.update(99, length_of(FINE * 50)) == 1
+
+
 @pytest.mark.parametrize("client", [0, 77])
 def test_a_client_cannot_work_its_way_up(client: int) -> None:
     border, longest = used(), 0.0
@@ -358,6 +366,7 @@ def test_holds_nothing_after_a_restart() -> None:
         {"norms": {"a": 1.0}},
         {"ratios": {"0": [3]}},
         {"usual": "5"},
+        {"usual": -1.0},
         {"seconds": {"0": "1"}},
     ],
 )

@@ -28,9 +28,6 @@ SHORTEST_TIME = 1 / 20
 SHORTEST_JUDGED = 0.02
 # Clients needed for a median. Between two and four others, their extremes are used instead.
 FEWEST, FEWEST_OTHERS = 5, 2
-# Clients needed for a median that is remembered: of ten clients drawn from forty, five colluders
-# are hardly ever half.
-ENOUGH = 10
 # The first updates of an asynchronous run are judged once more than this part of the clients have
 # answered, or this many: five colluders of forty are a minority even if they answer first.
 FIRST_PART, MOST_FIRST = 4, 25
@@ -68,7 +65,7 @@ class Border:
     def __init__(self, memory: Mapping[str, Any] | None = None) -> None:
         known = memory or {}
         try:
-            self._usual = finite_number("the usual length", known.get("usual", 0.0))
+            self._usual = finite_number("the usual length", known.get("usual", 0.0), negative=False)
             self._lengths, self._norms, self._ratios, self._losses, self._seconds = (
                 _Latest(known.get(name, {}))
                 for name in ("lengths", "norms", "ratios", "losses", "seconds")
@@ -151,10 +148,10 @@ class Border:
         tiny update bind all others.
         """
         lengths = self._lengths
-        if len(lengths) >= ENOUGH:
+        if len(lengths) >= FEWEST:
             self._usual = max(self._usual, lengths.median)
-        usual = lengths.median if len(lengths) >= FEWEST else lengths.most_of_others(client)
-        return LONGEST_UPDATE * max(usual, self._usual) or math.inf
+        usual = self._usual or lengths.most_of_others(client)
+        return LONGEST_UPDATE * usual or math.inf
 
     def grad_norm(self, client: int, value: object, length: float | None = None) -> float:
         """Return a reported gradient norm, between a hundredth and ten times what is usual.
