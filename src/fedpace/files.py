@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedpace.errors import InputError, InUseError
 
 # What reading a damaged run file may raise.
@@ -63,6 +61,8 @@ def load_arrays(contents: bytes) -> dict[str, Any]:
         size = sum(each.file_size for each in file.infolist())
     if size > max(MOST_UNPACKED, MOST_TIMES * len(contents)):
         raise ValueError(f"it unpacks to {size:,} bytes")
+    import numpy as np  # not where only folders are needed
+
     # From memory: np.load would leave the handle of a damaged file open.
     with np.load(io.BytesIO(contents), allow_pickle=False) as arrays:
         return dict(arrays)

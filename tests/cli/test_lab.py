@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 
 from fedpace.backends.local import LocalTrainer
-from fedpace.cli.lab import _Rounds, print_calibration
+from fedpace.cli.lab import LARGEST, _Rounds, print_calibration
 from fedpace.devices.device import serve
 from fedpace.devices.lab.lab import Calibrated, RoundMedians
 from fedpace.devices.measure import RunProgress
 from fedpace.devices.server import DeviceServer
 from fedpace.devices.shard import OwnShard
 from fedpace.studies.store import Job
+from fedpace.training.share_limit import LARGEST_SHARE
 from fedpace.training.stopping import Stop
 from tests.devices.fleet import free_port, until
 from tests.devices.lab.labs import begin, finished, lab, lab_name, write_setup
@@ -214,3 +215,7 @@ def test_names_the_extra_to_install_where_a_package_is_missing(missing: str) -> 
     needed = "google.protobuf" if missing == "google" else missing
     said = f"this command needs {needed}; install with: pip install 'fedpace[lab]'"
     assert done.stderr.splitlines() == [f"fedpace: {said}"]
+
+
+def test_help_has_the_default_share() -> None:
+    assert LARGEST.show_default == str(LARGEST_SHARE)

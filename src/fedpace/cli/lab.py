@@ -19,12 +19,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fedpace.checks import positive_count
 from fedpace.cli import options, output
 from fedpace.errors import InputError, TooFewClientsError, listed
-from fedpace.samplers.build import resolve
-from fedpace.training.callbacks import Remaining, duration
-from fedpace.training.share_limit import LARGEST_SHARE, check_share
 
 if TYPE_CHECKING:
     from fedpace.devices.lab.lab import Calibrated
@@ -33,6 +29,7 @@ if TYPE_CHECKING:
     from fedpace.report.live import Live as LivePage
     from fedpace.studies.store import Job
     from fedpace.studies.study import Study
+    from fedpace.training.callbacks import Remaining
     from fedpace.training.history import Row
     from fedpace.training.stopping import Stop
 
@@ -43,7 +40,7 @@ UNKNOWN = "–"
 
 ONE = typer.Option("--name", help="Name of the lab.", show_default="all labs")
 DEVICES = options.checked_option(
-    "Number of devices.", positive_count, default="one per client of the setup"
+    "Number of devices.", options.positive_count, default="one per client of the setup"
 )
 TIMES = typer.Option(
     help="Round times in seconds: uniform:LOW:HIGH, exponential:MEAN, file:PATH, trace:fedscale, …",
@@ -217,7 +214,7 @@ DEVICE_NAMES = typer.Option(
     help="Number of devices (device-00, device-01, …), or names separated by commas."
 )
 SERVER = typer.Option(help="Names and addresses of the server, separated by commas.")
-DAYS = options.checked_option("Days until the certificates expire.", positive_count)
+DAYS = options.checked_option("Days until the certificates expire.", options.positive_count)
 CERTS = typer.Option(help="Directory with ca.pem and this device's NAME.pem and NAME-key.pem.")
 PACE = options.checked_option(
     "Most bytes per second, in each direction.", options.positive, default="no limit"
@@ -309,7 +306,9 @@ WAIT = options.checked_option(
     "Seconds to wait while too few devices are connected.", options.positive
 )
 LEAST = options.checked_option(
-    "Least number of connected devices to train with.", positive_count, default="half of them"
+    "Least number of connected devices to train with.",
+    options.positive_count,
+    default="half of them",
 )
 LISTEN = typer.Option(
     metavar="HOST:PORT", help="Use no lab: wait at this address for devices that join."
@@ -324,8 +323,16 @@ SAMPLES = typer.Option(
     "say themselves then does not count.",
     show_default="as devices say, bounded",
 )
+
+
+def _check_share(name: str, value: float) -> float:
+    from fedpace.training.share_limit import check_share
+
+    return check_share(name, value)
+
+
 LARGEST = options.checked_option(
-    "Largest share of the rounds that one device may be in.", check_share
+    "Largest share of the rounds that one device may be in.", _check_share, default="0.4"
 )
 GOODBYE = typer.Option("--goodbye", help="End the programs of the devices when all runs are done.")
 
@@ -347,7 +354,7 @@ def run_command(
     devices: Annotated[str | None, EXPECTED] = None,
     certs: Annotated[Path | None, SERVER_CERTS] = None,
     samples_file: Annotated[Path | None, SAMPLES] = None,
-    largest_share: Annotated[float, LARGEST] = LARGEST_SHARE,
+    largest_share: Annotated[float | None, LARGEST] = None,
     goodbye: Annotated[bool, GOODBYE] = False,
     robust: Annotated[bool, options.ROBUST] = False,
     live: Annotated[bool, options.LIVE] = False,
@@ -360,7 +367,9 @@ def run_command(
     from fedpace.devices.measure import Trust, WaitSettings, jobs_of, run_on_devices, write_times
     from fedpace.devices.server import DeviceServer
     from fedpace.devices.wire import Certificates
+    from fedpace.samplers.build import resolve
     from fedpace.studies.store import run_key, write_record
+    from fedpace.training.share_limit import LARGEST_SHARE
 
     numbers = range(first_seed, first_seed + seeds)
     options.named_schemes(schemes, resolve)  # what is misspelt is said first
@@ -374,7 +383,8 @@ def run_command(
     if least is not None and least > len(place.devices):
         raise InputError(f"--least must be at most {len(place.devices)}, got {least}; lower it")
     jobs = jobs_of(study, names, numbers)
-    trust = Trust({} if samples_file is None else read_samples(samples_file), largest_share)
+    share = LARGEST_SHARE if largest_share is None else largest_share
+    trust = Trust({} if samples_file is None else read_samples(samples_file), share)
     keys = [run_key(study, *job) for job in jobs]
     write_record(out, study, names, numbers)
     tls = None if place.certs is None else Certificates.read(place.certs)
@@ -501,7 +511,7 @@ class _Rounds:
 
     def __init__(self, stop: Stop) -> None:
         self._stop, self._printed = stop, -math.inf
-        self._of: tuple[Job | None, Remaining] = (None, Remaining(stop))
+        self._of: tuple[Job, Remaining] | None = None
 
     def line(self, now: RunProgress) -> str:
         """Return one line."""
@@ -525,7 +535,9 @@ class _Rounds:
 
     def _time_left(self, job: Job, row: Row) -> str:
         """Say how long it may take until the run's last round or second."""
-        if job != self._of[0]:
+        from fedpace.training.callbacks import Remaining, duration
+
+        if self._of is None or job != self._of[0]:
             self._of = job, Remaining(self._stop)
         left = self._of[1].seconds(row)
         return "" if left is None else f", at most {duration(left)} left"

@@ -1,4 +1,9 @@
-"""Options that several commands share, with their checks."""
+"""Options that several commands share, with their checks.
+
+NumPy is imported where it is used, so that `--help` does without it.
+"""
+
+from __future__ import annotations
 
 import math
 import sys
@@ -6,15 +11,12 @@ from collections.abc import Callable, Iterable
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedpace.checks import positive_count
-from fedpace.clients_file import Clients, read_clients
 from fedpace.errors import InputError, MissingExtraError, listed
 from fedpace.files import writable
-from fedpace.profile import finite_ratio
 from fedpace.registry import (
     ASYNCHRONOUS,
     METHODS,
@@ -24,8 +26,9 @@ from fedpace.registry import (
     SYNCHRONOUS,
     method_names,
 )
-from fedpace.sampling.schemes import SCHEMES, scheme_named
-from fedpace.sampling.solvers.solution import check_cap
+
+if TYPE_CHECKING:
+    from fedpace.clients_file import Clients
 
 
 def checked_option(
@@ -37,6 +40,19 @@ def checked_option(
         return None if value is None else check(option.opts[0], value)
 
     return typer.Option(*names, help=text, show_default=default, callback=callback)
+
+
+def positive_count(name: str, value: int, *remedy_and_most: Any) -> int:
+    """Return an integer of at least 1: see `fedpace.checks.positive_count`."""
+    from fedpace.checks import positive_count
+
+    return positive_count(name, value, *remedy_and_most)
+
+
+def _ratio(name: str, value: float) -> float:
+    from fedpace.profile import finite_ratio
+
+    return finite_ratio(name, value)
 
 
 def natural(name: str, value: int) -> int:
@@ -91,7 +107,7 @@ CLIENTS = typer.Argument(
     "optionally client, its name."
 )
 RATIO = checked_option(
-    "c = β/α of the convergence bound.", finite_ratio, "--beta-over-alpha", default="(Σ p·G)²"
+    "c = β/α of the convergence bound.", _ratio, "--beta-over-alpha", default="(Σ p·G)²"
 )
 CAP = typer.Option(
     "--max-weight",
@@ -118,6 +134,7 @@ FOLDER = typer.Option(
     show_default="the user's cache folder",
 )
 OUT = typer.Option(help="Directory for the runs. Give the same one again to continue.")
+SCHEMES = tuple(method_names(SCHEME))
 COMPARED = typer.Option("--schemes", help=_choice(SCHEMES))
 TRAINED = tuple(method_names(SCHEME, SAMPLER))
 RIVALS = method_names(RIVAL, mode=SYNCHRONOUS)
@@ -167,6 +184,8 @@ def check_scheme(name: str, *, argument: str) -> None:
             f"during training; use optimal-max here, or: fedpace run simulation-1 "
             f"--schemes {name} --out runs"
         )
+    from fedpace.sampling.schemes import scheme_named
+
     scheme_named(name, argument=argument)
 
 
@@ -174,7 +193,7 @@ def named_schemes(
     text: str,
     look_up: Callable[..., object] = check_scheme,
     *,
-    every: Iterable[str] = tuple(SCHEMES),
+    every: Iterable[str] = SCHEMES,
 ) -> list[str]:
     """Return the names of a list with commas, where "all" stands for `every`.
 
@@ -199,6 +218,9 @@ def checked_clients(
     *outputs: Path | None,
 ) -> Clients:
     """Read the clients file, after the checks that do not need it."""
+    from fedpace.clients_file import read_clients
+    from fedpace.sampling.solvers.solution import check_cap
+
     if max_weight is not None:
         check_cap("--max-weight", max_weight, k)
     taken = {file.resolve()}

@@ -10,14 +10,11 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 
-from fedpace.checks import positive_count
 from fedpace.cli import options, output
 from fedpace.errors import InputError
 from fedpace.files import make_folder
-from fedpace.samplers.build import resolve
 
 if TYPE_CHECKING:
     from fedpace.studies.runner import Failure
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
 REASONS = 5
 
 PROCESSES = options.checked_option(
-    "Number of runs at the same time.", positive_count, default="one per core"
+    "Number of runs at the same time.", options.positive_count, default="one per core"
 )
 SCHEDULER = typer.Option(help="Run on the Dask cluster with this address: tcp://10.0.0.1:8786.")
 SAVE = typer.Option("--save", help="Write the trained models to OUT/models, an .npz file per run.")
@@ -52,6 +49,7 @@ def run_command(
     """Run every scheme of a study with every seed. Stored runs are not repeated."""
     options.need("sim", "pydantic", "threadpoolctl")
     from fedpace.data.datasets import look_in
+    from fedpace.samplers.build import resolve
     from fedpace.studies.build import check_at_hand
     from fedpace.studies.runner import load_studies, run_study, study_jobs, write_models
     from fedpace.studies.store import write_record
@@ -164,9 +162,10 @@ ASYNCHRONOUSLY = typer.Option(
     "--asynchronous", help="Names, separated by commas, that train asynchronously."
 )
 TRIALS = options.checked_option(
-    "Trials of each scheme: settings of rate, local steps and its own knobs.", positive_count
+    "Trials of each scheme: settings of rate, local steps and its own knobs.",
+    options.positive_count,
 )
-TUNING = options.checked_option("Seeds of a trial, from 1000 on.", positive_count)
+TUNING = options.checked_option("Seeds of a trial, from 1000 on.", options.positive_count)
 CELLS = typer.Option(help="Directory of the cells. Give the same one again to continue.")
 FIRST_TUNING = 1000
 
@@ -237,7 +236,7 @@ FROM = typer.Argument(
 TARGET = typer.Option(help="Target loss.", show_default="that of the run's study")
 SCHEME = typer.Option(help="The scheme whose run is used, of a directory.")
 SEED = options.checked_option("The seed whose run is used, of a directory.", options.natural)
-ROUNDS = options.checked_option("How many of the first rounds are used.", positive_count)
+ROUNDS = options.checked_option("How many of the first rounds are used.", options.positive_count)
 CLIENTS = typer.Option(help="CSV with the weight or samples of each client, for a history CSV.")
 SCORE = typer.Option("--score", help="Predict every run of the directory, and compare.")
 
@@ -316,6 +315,8 @@ def _text(seconds: float) -> str:
 
 def _print_scores(runs: list[StoredRun], scheme: str, rounds: int) -> None:
     """Print how often intervals held, and how often the recommended scheme was the best."""
+    import numpy as np
+
     from fedpace.report.forecast import scores
     from fedpace.report.notes import title_of
     from fedpace.report.setups import setups_of

@@ -1,33 +1,21 @@
 """The commands on a clients file: `fedpace example`, `solve` and `plan`."""
 
+from __future__ import annotations
+
 import json
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
-from fedpace.checks import positive_count
 from fedpace.cli import options, output
-from fedpace.clients_file import Clients, write_example, write_probabilities
 from fedpace.errors import InputError
 from fedpace.files import writable, write_text
-from fedpace.sampling.design import WithReplacement
-from fedpace.sampling.plan import (
-    DRAWS,
-    Prediction,
-    best,
-    plan,
-    predict,
-    recommend,
-    uniform_cost,
-    usual_ks,
-)
-from fedpace.sampling.schemes import SCHEMES
-from fedpace.sampling.solvers.max_time import solve_max_time
-from fedpace.sampling.tiers import Tiered
-from fedpace.times.links import SharedLink
+
+if TYPE_CHECKING:
+    from fedpace.clients_file import Clients
+    from fedpace.sampling.plan import Prediction
 
 # With a larger weight one draw moves the model by more than the client's update; a cap of 1 is
 # met up to rounding.
@@ -36,8 +24,8 @@ RISKY_WEIGHT = 1 + 1e-9
 # A proven gap beyond this says more about the proof than about the solution.
 LOOSE = 0.1
 
-K = options.checked_option("Clients drawn per round, K.", positive_count, "-k")
-SCHEME = typer.Option(help=f"Scheme: {', '.join(SCHEMES)}, or your own file.py:name.")
+K = options.checked_option("Clients drawn per round, K.", options.positive_count, "-k")
+SCHEME = typer.Option(help=f"Scheme: {', '.join(options.SCHEMES)}, or your own file.py:name.")
 CERTIFY = typer.Option(
     "--certify", help="Prove how far optimal-max can be from the global optimum."
 )
@@ -55,11 +43,13 @@ def solve_command(
     as_json: Annotated[bool, options.JSON] = False,
 ) -> None:
     """Find the probabilities that reach the target soonest, and compare all schemes."""
+    from fedpace.sampling.plan import plan
+
     options.check_scheme(scheme, argument="--scheme")
     if certify and scheme != "optimal-max":
         raise InputError("--certify is for the scheme 'optimal-max'; choose it or leave it out")
     clients = options.checked_clients(file, k, beta_over_alpha, max_weight, csv, plot)
-    names = list(dict.fromkeys([*SCHEMES, scheme]))
+    names = list(dict.fromkeys([*options.SCHEMES, scheme]))
     found = plan(clients.profile, k, schemes=names, max_weight=max_weight)
     rows = list(output.with_progress(found, len(names), "schemes", quiet=as_json))
     if certify:
@@ -78,6 +68,10 @@ def _certify(
     clients: Clients, rows: list[Prediction], k: int, max_weight: float | None
 ) -> list[Prediction]:
     """Replace the row of optimal-max by one that was solved with the certificate."""
+    from fedpace.sampling.design import WithReplacement
+    from fedpace.sampling.plan import predict, uniform_cost
+    from fedpace.sampling.solvers.max_time import solve_max_time
+
     profile = clients.profile
     arrays = (profile.weights, profile.times, profile.grad_norms)
     solution = solve_max_time(*arrays, profile.beta_over_alpha, k, max_weight, certified=True)
@@ -87,6 +81,8 @@ def _certify(
 
 
 def _write(clients: Clients, row: Prediction, csv: Path | None, plot: Path | None) -> None:
+    from fedpace.clients_file import write_probabilities
+
     columns = row.design.columns()
     if "q" not in columns:
         raise InputError(f"scheme '{row.scheme}' has no probabilities to write; choose another")
@@ -105,6 +101,7 @@ def _write(clients: Clients, row: Prediction, csv: Path | None, plot: Path | Non
 
 def _print(clients: Clients, rows: list[Prediction], row: Prediction, *, certify: bool) -> None:
     from fedpace.report.tables import clients_table, print_tables, schemes_table, tiers_table
+    from fedpace.sampling.tiers import Tiered
 
     design = row.design
     print_tables(schemes_table(rows, k=row.k))
@@ -133,6 +130,8 @@ def _proven(gap: float, scheme: str, *, certify: bool) -> str:
 
 
 def _record(clients: Clients, rows: list[Prediction], row: Prediction) -> dict[str, Any]:
+    import numpy as np
+
     ratio, schemes = clients.profile.beta_over_alpha, [each.numbers() for each in rows]
     record = {"k": row.k, "scheme": row.scheme, "beta_over_alpha": ratio, "schemes": schemes}
     columns = {name: column.tolist() for name, column in row.design.columns().items()}
@@ -149,7 +148,9 @@ def _record(clients: Clients, rows: list[Prediction], row: Prediction) -> dict[s
 
 
 K_NOW = options.checked_option(
-    "K in use now; c = β/α is known for it, and uniform with it has time 1.", positive_count, "-k"
+    "K in use now; c = β/α is known for it, and uniform with it has time 1.",
+    options.positive_count,
+    "-k",
 )
 KS = typer.Option(
     "--ks", help="Values of K to compare, separated by commas.", show_default="1,2,5,10,… up to N"
@@ -180,6 +181,9 @@ def plan_command(
     as_json: Annotated[bool, options.JSON] = False,
 ) -> None:
     """Compare schemes and numbers of clients per round, and find the best."""
+    from fedpace.sampling.plan import DRAWS, best, plan, recommend, usual_ks
+    from fedpace.times.links import SharedLink
+
     names = options.named_schemes(schemes)
     wanted = None if ks is None else _parsed_ks(ks)
     clients = options.checked_clients(file, k, beta_over_alpha, max_weight, csv, plot)
@@ -237,7 +241,7 @@ def _parsed_ks(text: str) -> list[int]:
         values = [int(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"--ks must be integers, got '{text}'; {remedy}") from None
-    return sorted({positive_count("--ks", value, remedy) for value in values})
+    return sorted({options.positive_count("--ks", value, remedy) for value in values})
 
 
 # A file of a few hundred megabytes.
@@ -245,7 +249,9 @@ MOST_CLIENTS = 10_000_000
 
 EXAMPLE_CLIENTS = options.checked_option(
     "Number of clients.",
-    lambda name, value: positive_count(name, value, f"give 1 to {MOST_CLIENTS:,}", MOST_CLIENTS),
+    lambda name, value: options.positive_count(
+        name, value, f"give 1 to {MOST_CLIENTS:,}", MOST_CLIENTS
+    ),
 )
 EXAMPLE_SEED = options.checked_option(
     "Random seed; the same seed writes the same file.", options.natural
@@ -259,6 +265,10 @@ def example_command(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write an example clients file, to try the other commands on."""
+    import numpy as np
+
+    from fedpace.clients_file import write_example
+
     if writable(file).exists() and not force:
         raise InputError(f"{file}: already exists; choose another name or add --force")
     write_example(file, clients, np.random.default_rng(seed))
