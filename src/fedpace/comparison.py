@@ -55,7 +55,8 @@ PLACES = {
 class Settings(TypedDict, total=False):
     """Fields of a study that `compare` takes; see `fedpace.studies.study`."""
 
-    k: int
+    k: int | Literal["auto"]
+    k_max: int
     take: int
     deadline: float
     local_steps: int | Literal["auto"]
@@ -77,6 +78,9 @@ class Settings(TypedDict, total=False):
     knobs: dict[str, dict[str, Any]]
     samples: float
     megabits: float
+    compute: float
+    reference_steps: int
+    link: str
     known: bool
     correlation: float
     availability: str

@@ -36,6 +36,7 @@ from fedpace.samplers.step import (
 from fedpace.sampling.design import Draw
 from fedpace.seeds import Seeds
 from fedpace.studies.build import check_mode, run_one, simulator
+from fedpace.studies.runner import local_steps_note
 from fedpace.studies.study import load_study
 from fedpace.times.round_times import Steady
 from fedpace.training.backend import NO_CLIENTS, Reply
@@ -220,9 +221,24 @@ ASYNCHRONOUS = [*AUTO, "training.mode=asynchronous"]
 @pytest.mark.parametrize(("scheme", "how"), [("uniform", ASYNCHRONOUS), ("pace", AUTO)])
 def test_only_asynchronous_pace_chooses_local_steps(scheme: str, how: list[str]) -> None:
     study = load_study("simulation-1", how)
-    with pytest.raises(InputError, match=f"local_steps must be a number for {scheme}"):
+    with pytest.raises(InputError, match=f"got auto for {scheme} in mode"):
         check_mode(study, [scheme])
     check_mode(load_study("simulation-1", ASYNCHRONOUS), ["pace"])
+
+
+def test_other_schemes_of_the_comparison_keep_their_number() -> None:
+    short = ["stop.rounds=3", "devices.reference_steps=7"]
+    study = load_study("simulation-1", [*ASYNCHRONOUS, *short])
+    check_mode(study, ["uniform", "pace"])
+    taken = {name: {e for row in run_one(study, name, 0).history.rows for e in row.local_steps}
+             for name in ("uniform", "pace")}  # fmt: skip
+    assert taken["pace"] == {5}
+    assert not taken["uniform"]
+    assert simulator(study, 0).local_steps == 7
+    assert local_steps_note(study, ["uniform", "pace"]).endswith(
+        "uniform: 7 each (devices.reference_steps)"
+    )
+    assert not local_steps_note(study, ["pace"])
 
 
 def test_a_study_lets_pace_choose_for_all_or_for_itself() -> None:

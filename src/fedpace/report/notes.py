@@ -15,6 +15,7 @@ from fedpace.report.forecast import NAMES, forecasts, seen_of
 from fedpace.report.setups import MEASURED, Setup, plain_name
 from fedpace.report.summary import BASELINE, PROPOSED, SchemeSummary, Summary, shows_accuracy
 from fedpace.report.time_to_target import Interval, seeds_needed, sustains
+from fedpace.studies.runner import local_steps_note
 from fedpace.studies.store import StoredRun
 from fedpace.studies.study import Study, SyntheticSection, load_study, setups
 from fedpace.training.history import SUSTAINED, Row
@@ -51,6 +52,8 @@ def notes(summary: Summary) -> list[str]:
         limit_note(summary),
     ]
     lines += predicted_note(summary)
+    steps = local_steps_note(summary.setup.study, list(map(plain_name, summary.setup.schemes)))
+    lines += [f"{steps}."] if steps else []
     lines += measured_notes(summary.setup)
     lines += privacy_notes(summary.setup)
     if any(is_biased(plain_name(scheme)) for scheme in summary.setup.schemes):

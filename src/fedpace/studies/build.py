@@ -118,14 +118,14 @@ def check_mode(study: Study, schemes: Sequence[str]) -> None:
         got = f"{training.slots} for {count} clients; set training.{field}={max(count // 2, 1)}"
         limit = f"training.{field} must be at most the number of clients in asynchronous training"
         raise InputError(f"{limit}, got {got}")
+    if training.local_steps == "auto" and not (training.asynchronous and "pace" in schemes):
+        got = f"auto for {', '.join(schemes)} in mode {training.mode}"
+        raise InputError(
+            f"training.local_steps must be a number, or auto for pace in mode asynchronous, got {got}; "
+            "give a number, or add pace and training.mode=asynchronous"
+        )
     for scheme in schemes:
         check_scheme_mode(scheme, training.mode)
-        if training.local_steps == "auto" and not (training.asynchronous and scheme == "pace"):
-            remedy = "give a number; in asynchronous training sampling.knobs.pace.local_steps=auto"
-            raise InputError(
-                f"training.local_steps must be a number for {scheme} in mode {training.mode}, got "
-                f"auto; {remedy} is for pace alone"
-            )
         if training.k_max is None:
             continue
         if scheme != "pace" or training.mode != "synchronous":
@@ -171,7 +171,8 @@ def _asynchronous_sampler(study: Study, scheme: str, backend: BaseBackend) -> Ba
         raise InputError(f"sampling.oracle needs rounds, got mode asynchronous; {remedy}")
     settings = study.sampling.model_dump(include={"refresh", "max_weight", "c_over_s0"})
     warm_up = study.sampling.warm_up
-    chosen = {"local_steps": "auto"} if study.training.local_steps == "auto" else {}
+    auto = scheme == "pace" and study.training.local_steps == "auto"
+    chosen = {"local_steps": "auto"} if auto else {}
     return sampler_for(
         scheme,
         study.training.slots,

@@ -114,6 +114,8 @@ def run_study(
     clock = _Clock(len(keys), todo, calls)
     order = replace(order, save=save, watched=calls.sees_rows)
     failures: list[Failure] = []
+    if todo and (note := local_steps_note(study, schemes)):
+        warn(note)
     with _Claims(store, keys, clock, calls, save=save, cluster=scheduler is not None) as claims:
         while todo:
             free = claims.take(todo)
@@ -155,6 +157,15 @@ def study_jobs(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> St
     jobs = dict.fromkeys(Job(scheme, seed) for seed in seeds for scheme in schemes)
     ordered = sorted(jobs, key=lambda job: (job.seed != seeds[0], job.scheme != LONGEST))
     return StudyJobs({job: run_key(study, *job) for job in ordered}, Order.of(study, schemes))
+
+
+def local_steps_note(study: Study, schemes: Sequence[str]) -> str:
+    """Return who takes how many local steps, if only `pace` chooses them; else nothing."""
+    others = [scheme for scheme in schemes if scheme != "pace"]
+    if study.training.local_steps != "auto" or not others:
+        return ""
+    named, fixed = ", ".join(others), study.local_steps
+    return f"pace chooses its local steps; {named}: {fixed} each (devices.reference_steps)"
 
 
 def is_stored(store: Store, key: str, job: Job, warn: Warn, *, save: bool = False) -> bool:

@@ -231,9 +231,9 @@ class TrainingSection(_Section):
     With `k` = "auto", `pace` chooses K at every solution, up to `k_max`; its warm-up has K = 10, or
     `k_max` if that is less. Setting `k_max` says the same.
 
-    Clients take `local_steps` steps, or as many as the scheme chooses: "auto", for `pace` in the
-    mode "asynchronous". Their `optimiser` is sgd, momentum:BETA or adam, and `proximal` is μ of
-    FedProx.
+    Clients take `local_steps` steps. With "auto", in the mode "asynchronous", `pace` chooses them,
+    and the clients of other schemes take `reference_steps` of the devices. Their `optimiser` is
+    sgd, momentum:BETA or adam, and `proximal` is μ of FedProx.
     """
 
     k: Count = 10
