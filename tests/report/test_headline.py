@@ -58,9 +58,26 @@ def test_a_difference_that_the_interval_denies_is_not_claimed(tmp_path: Path) ->
     more = seeds_needed(ratio)
     assert headline(summary) == (
         f"pace reached {summary.target} in 120 s, 7.5× sooner than full; no clear difference from "
-        f"uniform with 3 seeds; about {more} more would show one; 3 seeds."
+        f"uniform with 3 seeds; about {more} more would show one."
     )
     assert "★" not in main_table(summary)
+
+
+def test_several_unclear_differences_are_one_sentence(tmp_path: Path) -> None:
+    study = small_study(tmp_path)
+    times = {"uniform": (100.0, 160.0, 130.0), "pace": (90.0, 130.0, 140.0),
+             "full": (95.0, 150.0, 120.0)}  # fmt: skip
+    runs = [
+        made_run(study, scheme, seed, [START, ("train", 1, seconds, 1.7, 0.5)])
+        for scheme, each in times.items()
+        for seed, seconds in enumerate(each)
+    ]
+    summary = summarise(setups_of(runs)[0])
+    few, many = sorted(seeds_needed(summary.ratio(x, "pace")) or 0 for x in ("uniform", "full"))
+    assert headline(summary) == (
+        f"pace reached {summary.target} in 120 s; no clear difference from full and uniform with "
+        f"3 seeds; about {few} to {many} more would show one."
+    )
 
 
 def test_one_seed_shows_no_difference(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -361,24 +361,29 @@ def headline(summary: Summary) -> str:
     clear = [row for row in shown if ratios[row.scheme].low > 1]
     wins = [f"{_times(row, ratios[row.scheme])} than {row.scheme}" for row in clear]
     wins[:1] = [win.replace("× than", "× sooner than") for win in wins[:1]]
-    doubts = [
-        _doubt(row.scheme, ratios[row.scheme]) for row in shown if ratios[row.scheme].low <= 1
-    ]
-    alone = [row.scheme for row in shown if math.isnan(ratios[row.scheme].low)]
-    if alone:
+    unclear = {row.scheme: ratios[row.scheme] for row in shown if ratios[row.scheme].low <= 1}
+    doubts = [_doubt(unclear)] if unclear else []
+    if any(math.isnan(ratio.low) for ratio in ratios.values()):
         doubts.append("one seed gives no interval: run three or more")
-    return f"{'; '.join([', '.join([first, *wins]), *doubts, seeds])}."
+    counted = [seeds] * (not unclear)
+    return f"{'; '.join([', '.join([first, *wins]), *doubts, *counted])}."
 
 
-def _doubt(other: str, ratio: Interval) -> str:
-    """Return that a difference is not shown, and how many more seeds would show it."""
-    more = seeds_needed(ratio, most=MOST_SEEDS)
-    remedy = (
-        f"more than {MOST_SEEDS:,} more would be needed to show one"
-        if more is None
-        else f"about {more:,} more would show one"
-    )
-    return f"no clear difference from {other} with {plural(ratio.seeds, 'seed')}; {remedy}"
+def _doubt(ratios: Mapping[str, Interval]) -> str:
+    """Return from which schemes no difference is shown, and how many more seeds would show it."""
+    needed = [seeds_needed(ratio, most=MOST_SEEDS) for ratio in ratios.values()]
+    known = sorted({more for more in needed if more is not None})
+    if not known:
+        remedy = f"more than {MOST_SEEDS:,} more would be needed to show one"
+    elif None in needed:
+        remedy = f"about {known[0]:,} to more than {MOST_SEEDS:,} more would show one"
+    else:
+        remedy = f"about {' to '.join(f'{x:,}' for x in (known[0], known[-1])[: len(known)])} more"
+        remedy += " would show one"
+    names = [*ratios]
+    listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    seeds = plural(min(ratio.seeds for ratio in ratios.values()), "seed")
+    return f"no clear difference from {listed} with {seeds}; {remedy}"
 
 
 def _times(row: SchemeSummary, ratio: Interval) -> str:
