@@ -121,7 +121,7 @@ def check_mode(study: Study, schemes: Sequence[str]) -> None:
     if training.local_steps == "auto" and not (training.asynchronous and "pace" in schemes):
         got = f"auto for {', '.join(schemes)} in mode {training.mode}"
         raise InputError(
-            f"training.local_steps must be a number, or auto for pace in mode asynchronous, got {got}"
+            f"training.local_steps must be a number, or auto for asynchronous pace, got {got}"
             "; give a number, or add pace and training.mode=asynchronous"
         )
     for scheme in schemes:
