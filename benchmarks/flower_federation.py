@@ -34,13 +34,13 @@ STEPS, RATE = 10, 0.003
 FASTEST, SLOWEST = 0.2, 7.0
 
 
-def delays(nodes: int, order: int) -> list[float]:
+def delays(nodes: int, order: int, fastest: float = FASTEST) -> list[float]:
     """Return delays in equal ratios, in a random order.
 
     Who is slow decides what there is to gain: see flower_floor.py for many orders. The order here
     was fixed before anything was measured.
     """
-    steps = np.geomspace(FASTEST, SLOWEST, nodes)
+    steps = np.geomspace(fastest, SLOWEST, nodes)
     return [round(float(each), 2) for each in np.random.default_rng(order).permutation(steps)]
 
 

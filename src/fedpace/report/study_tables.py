@@ -177,8 +177,8 @@ def main_table(summary: Summary) -> str:
         cells = (
             ((f"{star}{_mark(row.scheme)}", misses), row.scheme),
             ((seconds, interval), row.seconds.value),
-            (_cell(inverse(row.to_uniform), _ratio), 1 / row.to_uniform.value),
-            (_cell(inverse(row.to_best_other), _ratio), 1 / row.to_best_other.value),
+            (_cell(inverse(row.to_uniform), _times), 1 / row.to_uniform.value),
+            (_cell(inverse(row.to_best_other), _times), 1 / row.to_best_other.value),
             (_cell(row.costs.accuracy, _percent), row.costs.accuracy.value),
         )
         line = "".join(_sortable_cell(*each) for each in cells)
@@ -317,6 +317,11 @@ def _percent(value: float) -> str:
 
 def _ratio(value: float) -> str:
     return f"{value:.2f}×" if math.isfinite(value) else NO_VALUES
+
+
+def _times(value: float) -> str:
+    """Return a ratio with about three digits, for the narrow table."""
+    return _ratio(value) if not 10 <= value < math.inf else f"{value:.1f}×"
 
 
 def _join(cell: Cell) -> str:
