@@ -5,10 +5,10 @@
 
 An app of examples/flower in one process, with real ClientApps and Flower's own FedAvg, on a clock
 that jumps: a reply takes the client's delay plus the floor. `--spreads` are the longest delays over
-the shortest. Prints the time of FedAvg over that of each scheme and mode, its mean over all orders
-and its range; none is left out. FedAvg
-loses some 1.5 s a round more by looking for replies only every three seconds; that is not counted
-here.
+the shortest; the baseline has exponential ones, and each order has data of its own. Prints the time
+of FedAvg over that of each scheme and mode, its mean over all orders and its range; none is left
+out. FedAvg loses some 1.5 s a round more by looking for replies only every three seconds; that is
+not counted here.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import importlib
 import logging
 import random
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,17 +27,16 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import FedAvg, Strategy
 
+from fedpace import inverse
 from fedpace.flower import AdaptiveSampling, WarmUp
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [
-    str(ROOT),
-    *(str(ROOT / "examples/flower" / app) for app in ("logistic", "quickstart")),
-]
+EXAMPLES, APPS = ROOT / "examples" / "flower", ("logistic", "quickstart", "baseline")
+sys.path[:0] = [str(ROOT), *(str(EXAMPLES / app) for app in APPS)]
 from flower_federation import FASTEST, RATE, SLOWEST, STEPS, delays  # noqa: E402
 from tests.flower.memory_grid import MemoryGrid  # noqa: E402
 
-NODES, K, MOST_ROUNDS = 8, 3, 400
+NODES, MOST_ROUNDS = 8, 1000
 FLOORS = (0.0, 2.0, 5.0, 8.0, 20.0)
 MODES: dict[str, Any] = {"pace, asynchronous": "asynchronous", "pace, auto": "auto"}
 SCHEMES = ("fedavg", "uniform", "optimal-mean", "optimal-max", "pace", *MODES)
@@ -44,66 +44,84 @@ ORDERS = 10
 
 
 class App(NamedTuple):
-    """An app of examples/flower, its loss on all data, and the loss to reach."""
+    """An app of examples/flower: its loss on all data, the loss to reach, and its settings."""
 
     client: Any
     initial: Callable[[], list[Any]]
     loss: Callable[[list[Any]], float]
     target: float
-    rate: float
-    steps: int
-    query: bool
+    settings: dict[str, Any]
+    waits: list[float]
+    config: dict[str, float]
+    ours: dict[str, Any]
+    k: int = 3
 
     @classmethod
-    def named(cls, name: str) -> App:
-        """Return the logistic example, or the quickstart as it is."""
-        task = importlib.import_module(f"{name}_app.task")
-        client = importlib.import_module(f"{name}_app.client_app").app
-        logistic = name == "logistic"
-        part, score = (
-            (task.samples, task.loss_and_accuracy) if logistic else (task.load_data, task.test)
-        )
-        x, y = (np.concatenate(each) for each in zip(*map(part, range(NODES)), strict=True))
-        rest = (0.45, RATE, STEPS, True) if logistic else (0.35, 0.02, 10, False)
-        return cls(client, task.initial, lambda arrays: score(arrays, x, y)[0], *rest)
+    def named(cls, name: str, order: int, spread: float) -> App:
+        """Return an app with the delays of an order: drawn as the paper does for the baseline."""
+        package = "adaptive_sampling" if name == "baseline" else f"{name}_app"
+        parts = ("client_app", "model" if name == "baseline" else "task")
+        client, task = (importlib.import_module(f"{package}.{part}") for part in parts)
+        if name == "baseline":
+            dataset = importlib.import_module(f"{package}.dataset")
+            settings = tomllib.loads((EXAMPLES / name / "pyproject.toml").read_text())
+            settings = settings["tool"]["flwr"]["app"]["config"] | {
+                "seed": order,
+                "time-scale": 0.0,
+            }
+            held = dataset.split(settings["nodes"], order).train
+            waits, target = dataset.seconds(settings["nodes"], order, 1.0), settings["target-loss"]
+            rest: Any = waits, {}, {"schedule": inverse(settings["learning-rate"])}, settings["k"]
+            x, y, score = held.x, held.y, task.loss_and_accuracy
+        else:
+            logistic = name == "logistic"
+            part, score = (
+                (task.samples, task.loss_and_accuracy) if logistic else (task.load_data, task.test)
+            )
+            x, y = (np.concatenate(each) for each in zip(*map(part, range(NODES)), strict=True))
+            target, rate, steps = (0.45, RATE, STEPS) if logistic else (0.35, 0.02, 10)
+            waits = delays(NODES, order, SLOWEST / spread)
+            settings = {"local-steps": steps}
+            rest = waits, {"lr": rate}, {"query": logistic}, 3
+        return cls(client.app, task.initial, lambda w: score(w, x, y)[0], target, settings, *rest)
 
 
 class EnoughError(Exception):
     """The target is reached."""
 
 
-def strategy_of(scheme: str, grid: MemoryGrid, seed: int, *, query: bool) -> Strategy:
+def strategy_of(app: App, scheme: str, grid: MemoryGrid, seed: int) -> Strategy:
+    nodes = len(app.waits)
     if scheme == "fedavg":
         random.seed(seed)  # Flower draws by it
         return FedAvg(
-            fraction_train=K / NODES,
+            fraction_train=app.k / nodes,
             fraction_evaluate=0.0,
-            min_train_nodes=K,
-            min_available_nodes=NODES,
+            min_train_nodes=app.k,
+            min_available_nodes=nodes,
         )
     mode, scheme = MODES.get(scheme, "synchronous"), scheme.partition(",")[0]
     usual = scheme == "pace"
     return AdaptiveSampling(
-        k=K,
+        k=app.k,
         scheme=scheme,
         mode=mode,
-        query=query,
         count_start=True,
         pilots=None if usual else WarmUp(5),
         refresh=10 if usual else 5,
-        expected_nodes=NODES,
+        expected_nodes=nodes,
         fraction_evaluate=0.0,
         seed=seed,
         clock=grid.clock,
+        **app.ours,
     )
 
 
-def seconds_to_target(
-    app: App, scheme: str, seconds: Callable[[int, int], float], seed: int
-) -> float:
-    grid = MemoryGrid(app.client, seconds, partitions=range(NODES))
+def seconds_to_target(app: App, scheme: str, floor: float, seed: int) -> float:
+    nodes = range(len(app.waits))
+    grid = MemoryGrid(app.client, lambda i, _: app.waits[i] + floor, partitions=nodes)
     for context in grid._contexts.values():
-        context.run_config["local-steps"] = app.steps
+        context.run_config.update(app.settings)
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         del server_round
@@ -113,11 +131,11 @@ def seconds_to_target(
         return MetricRecord({"loss": loss})
 
     try:
-        strategy_of(scheme, grid, seed, query=app.query).start(
+        strategy_of(app, scheme, grid, seed).start(
             grid=grid,
             initial_arrays=ArrayRecord(app.initial()),
             num_rounds=MOST_ROUNDS,
-            train_config=ConfigRecord({"lr": app.rate}),
+            train_config=ConfigRecord(dict(app.config)),
             evaluate_fn=evaluate,
         )
     except EnoughError:
@@ -128,22 +146,25 @@ def seconds_to_target(
 def main() -> None:
     logging.disable(logging.CRITICAL)
     parser = argparse.ArgumentParser(description="Time of FedAvg over that of each scheme.")
-    parser.add_argument("--app", default="logistic", choices=("logistic", "quickstart"))
+    parser.add_argument("--app", default="logistic", choices=APPS)
     parser.add_argument("--orders", type=int, default=ORDERS)
     parser.add_argument("--floors", type=float, nargs="+", default=FLOORS)
     parser.add_argument("--spreads", type=float, nargs="+", default=[SLOWEST / FASTEST])
     parser.add_argument("--schemes", nargs="+", default=SCHEMES[1:], choices=SCHEMES[1:])
     asked = parser.parse_args()
-    app = App.named(asked.app)
-    print(f"{asked.app}, {NODES} nodes, K = {K}, loss {app.target}, {asked.orders} orders\n")
+    app = App.named(asked.app, 0, 1.0)
+    print(
+        f"{asked.app}, {len(app.waits)} nodes, K = {app.k}, loss {app.target}, "
+        f"{asked.orders} orders\n"
+    )
     print("| longest over shortest delay | seconds of floor |", " | ".join(asked.schemes), "|")
     print("|---:|---:|" + "---:|" * len(asked.schemes))
     for spread, floor in ((spread, floor) for spread in asked.spreads for floor in asked.floors):
         ratios: dict[str, list[float]] = {scheme: [] for scheme in asked.schemes}
         for order in range(asked.orders):
-            waits = delays(NODES, order, SLOWEST / spread)
+            app = App.named(asked.app, order, spread)
             times = {
-                scheme: seconds_to_target(app, scheme, lambda i, _: waits[i] + floor, order)  # noqa: B023
+                scheme: seconds_to_target(app, scheme, floor, order)
                 for scheme in ("fedavg", *asked.schemes)
             }
             for scheme, found in ratios.items():

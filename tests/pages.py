@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+SITE = sorted((ROOT / "docs").glob("**/*.md"))
+PAGES = [ROOT / "README.md", *SITE, ROOT / "examples" / "flower" / "baseline" / "README.md"]
 FENCE = re.compile(
     r"""^( *)```([\w-]+)?(?: title="([\w.]+)")?[^\n]*\n(.*?)^\1```$""", re.MULTILINE | re.DOTALL
 )

@@ -34,8 +34,8 @@ from cryptography.x509.oid import NameOID
 
 MOST_NODES = 10
 PATIENCE = 90.0
-# Settings of the apps that are files.
-FILES = ("checkpoint", "history")
+# Settings of the apps that are files or folders.
+FILES = ("checkpoint", "history", "out")
 # No reports of use, no look for new versions, and no new environment at every start.
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -58,10 +58,15 @@ class LocalFederation:
         With TLS, and only SuperNodes whose keys are registered.
     simulated : int
         Clients in Flower's simulation, instead of SuperNodes; 0 for none.
+    at_once : int
+        Simulated clients that run at the same time; 0 for half the cores, as Flower does.
     """
 
-    def __init__(self, folder: Path, *, secure: bool = True, simulated: int = 0) -> None:
+    def __init__(
+        self, folder: Path, *, secure: bool = True, simulated: int = 0, at_once: int = 0
+    ) -> None:
         self.folder, self.secure, self.simulated = folder, secure and not simulated, simulated
+        self.at_once = at_once
         self.port = _free_port()
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
         self.superlink: subprocess.Popen[bytes] | None = None
@@ -114,6 +119,11 @@ class LocalFederation:
         """Start `flwr run` on an app, and return the process that prints its log."""
         # Flower leaves its builds in the folder of the app, and reads text values in quotes.
         options = ["--run-config", " ".join(map(_quoted, config))] if config else []
+        if self.simulated:
+            resources = f"num-supernodes={self.simulated}"
+            if self.at_once:
+                resources += f" client-resources-num-cpus=1 init-args-num-cpus={self.at_once}"
+            options += ["--federation-config", resources]
         return subprocess.Popen(
             [_program("flwr"), "run", str(app), "here", "--stream", *options],
             env=self._environment,
@@ -160,8 +170,6 @@ class LocalFederation:
         )
         lines = ["[superlink]", 'default = "here"', "[superlink.here]"]
         lines += [f'address = "127.0.0.1:{self.port}"', security]
-        if self.simulated:
-            lines += [f"options.num-supernodes = {self.simulated}"]
         (self.folder / "home" / "config.toml").write_text("\n".join(lines) + "\n")
 
     def _started(self, name: str, program: str, *options: str) -> subprocess.Popen[bytes]:
@@ -287,6 +295,7 @@ def main() -> None:
     parser.add_argument("--config", nargs="*", default=[], help="settings of the run: name=value")
     parser.add_argument("--insecure", action="store_true", help="without TLS and authentication")
     parser.add_argument("--simulated", action="store_true", help="in Flower's simulation")
+    parser.add_argument("--at-once", type=int, default=0, help="simulated clients that run at once")
     options = parser.parse_args()
     if not 1 <= options.nodes <= MOST_NODES and not options.simulated:
         parser.error(f"--nodes must be from 1 to {MOST_NODES}, got {options.nodes}")
@@ -295,7 +304,10 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         LocalFederation(
-            Path(folder, "federation"), secure=not options.insecure, simulated=simulated
+            Path(folder, "federation"),
+            secure=not options.insecure,
+            simulated=simulated,
+            at_once=options.at_once,
         ) as federation,
     ):
         for partition in range(0 if simulated else options.nodes):
