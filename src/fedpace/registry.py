@@ -163,6 +163,7 @@ ENTRIES = (
         asynchronous=f"{_RIVALS}.asynchronous:GeneralizedAsyncSgd",
         buffer=1,
     ),
+    Entry("fedcompass", RIVAL, "", f"{_RIVALS}.asynchronous:FedCompass", biased=True),
     Entry("average", SERVER, "fedpace.servers.average:Average"),
     Entry("mean", SERVER, "fedpace.servers.average:Mean", biased=True),
     Entry("memory", SERVER, "fedpace.servers.memory:Memory"),

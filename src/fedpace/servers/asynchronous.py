@@ -103,6 +103,29 @@ class FedAsync(Average):
         return parameters, state
 
 
+@dataclass(frozen=True)
+class Compass(Average):
+    """w ← w + Σ α (1 + τ_i)^−a P_i Δ_i over the updates of a group, P_i of the client's slot.
+
+    Parameters
+    ----------
+    slots : int ≥ 1
+        C, clients at work.
+    mixing, exponent : float in (0, 1], float ≥ 0
+        α and a.
+    """
+
+    slots: int = 1
+    mixing: float = 0.9
+    exponent: float = 0.5
+
+    def weigh(self, updates: RoundUpdates) -> FloatArray:
+        """Return α (1 + τ_i)^−a P_i."""
+        shares = slot_shares(updates.weights, self.slots)[updates.draw.clients % self.slots]
+        weights: FloatArray = self.mixing * (1 + staleness(updates)) ** -self.exponent * shares
+        return weights
+
+
 class Arrival(NamedTuple):
     """One update: its slot, P_j of all slots in use, and how many arrivals old it is."""
 

@@ -145,21 +145,28 @@ class AsynchronousTraining(Training):
         rows = []
         self._arrived += [each for each in arrived if each is not None]
         with np.errstate(over="ignore", invalid="ignore"):
-            while not self.ended and (count := self._updates_due()):
-                rows.append(self._step(count))
+            while not self.ended and (due := self._updates_due()):
+                rows.append(self._step(due))
         return rows
 
-    def _updates_due(self) -> int:
-        """Return the number of updates of a step that is due now, 0 for none."""
+    def _updates_due(self) -> list[_Finished]:
+        """Take the updates of a step that is due now out of the buffer; none if it is not due."""
         if not self._arrived:
-            return 0
+            return []
         context = self._context()._replace(seconds=self._clock)
         at_work = np.array([*self._at_work], dtype=np.int64)
         passed = self._clock - self.state.seconds
         ready = self.sampler.steps_now(self.state.sampler, passed, at_work, context)
+        arrived, count = self._arrived, self._buffer
         if ready is None:
-            return self._buffer if len(self._arrived) >= self._buffer else 0
-        return len(self._arrived) if ready else 0
+            ready = len(arrived) >= count
+        elif not isinstance(ready, np.ndarray):
+            count = len(arrived)
+        if isinstance(ready, np.ndarray):
+            self._arrived = [each for each in arrived if each.sent.client in ready]
+            return [each for each in arrived if each.sent.client not in ready]
+        self._arrived = arrived[count:] if ready else arrived
+        return arrived[:count] if ready else []
 
     @property
     def _buffer(self) -> int:
@@ -286,9 +293,9 @@ class AsynchronousTraining(Training):
             self._late[client] = sent
         return _Finished(sent, None, self._clock - sent.began, refused)
 
-    def _step(self, count: int) -> Row:
-        """Let the server step with the first `count` updates of the buffer, and record it."""
-        taken, self._arrived = self._arrived[:count], self._arrived[count:]
+    def _step(self, taken: list[_Finished]) -> Row:
+        """Let the server step with these updates, and record it."""
+        count = len(taken)
         came = [each.sent for each in taken if each.reply is not None]
         lost = [each for each in taken if each.reply is None]
         passed = self._clock - self.state.seconds

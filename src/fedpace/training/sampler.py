@@ -237,10 +237,11 @@ class BaseSampler(ABC):
         passed: float,  # noqa: ARG002
         at_work: IntArray,  # noqa: ARG002
         context: SamplerContext,  # noqa: ARG002
-    ) -> bool | None:
+    ) -> bool | IntArray | None:
         """Decide whether the server steps now, `passed` seconds after its last asynchronous step.
 
-        None, the default: step whenever the buffer is full.
+        None, the default: step whenever the buffer is full. True: with all updates in the buffer.
+        An array of clients: with all but the updates of these.
         """
         return None
 

@@ -28,7 +28,7 @@ from fedpace.studies.build import run_one
 from fedpace.times.round_times import Steady
 from fedpace.training.backend import Evaluation, Reply, Task
 from fedpace.training.history import Row
-from fedpace.training.sampler import BaseSampler
+from fedpace.training.sampler import BaseSampler, SamplerContext
 from fedpace.training.stopping import Stop, constant
 from fedpace.training.train import train
 from tests.studies.tiny import tiny_study
@@ -41,7 +41,7 @@ SLOW = 3 + AFTER
 A = np.array([2.0, -3.0])
 NAMES = [
     "ringleader", "malenia", "rennala", "ringmaster", "rescaled", "ace", "ca2fl", "area",
-    "generalized-asyncsgd",
+    "generalized-asyncsgd", "fedcompass",
 ]  # fmt: skip
 ALL = np.ones(4, dtype=np.bool_)
 
@@ -314,7 +314,8 @@ def test_who_answered_longest_ago_is_next() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_one_client_alone_is_gradient_descent(name: str) -> None:
-    rows = run(name, 6, backend=Quadratics([2.0], A[:1]), at_once=1)
+    knobs: dict[str, Any] = {"mixing": 1.0, "most": 1} if name == "fedcompass" else {}
+    rows = run(name, 6, backend=Quadratics([2.0], A[:1]), at_once=1, **knobs)
     expected = A[0] * (1 - (1 - RATE) ** np.arange(1, 7))
     np.testing.assert_allclose([row.loss for row in rows], expected)
     assert [row.seconds for row in rows] == [2.0, 4.0, 6.0, 8.0, 10.0, 12.0]
@@ -386,6 +387,122 @@ def test_every_one_runs_in_a_study_with_fewer_at_work_than_clients(
     rows = outcome.history.rows
     assert rows[-1].loss < rows[0].loss
     assert_same_rows(rows, again.history.rows)
+
+
+class Steps(Quadratics):
+    """Clients take their seconds per local step, and each step counts."""
+
+    def train_tasks(self, tasks: Sequence[Task]) -> list[LocalUpdates]:
+        found = super().train_tasks(tasks)
+        return [
+            LocalUpdates(each.updates * task.local_steps[:, None], each.grad_norms)
+            for each, task in zip(found, tasks, strict=True)
+            if task.local_steps is not None
+        ]
+
+
+def steps_backend(seconds: Sequence[float], a: FloatArray, most: int) -> Steps:
+    backend = Steps([most * each for each in seconds], a)
+    backend.times = Steady(np.array(backend.times.usual), 1.0)
+    backend.local_steps = backend.reference_steps = most
+    return backend
+
+
+def test_fedcompass_groups_clients_that_answer_together() -> None:
+    # 0.01 and 0.03 s a step, 20 to 100 steps. Client 1 alone at 1, in groups of its own to 2 and 3;
+    # client 2 alone at 3, then 33 steps to join the group of 4, and again that of 5.
+    backend = steps_backend([0.01, 0.03 + AFTER], A, 100)
+    rows = run("fedcompass", 6, backend=backend, most=100, fewest=20)
+    came = [(row.clients.tolist(), row.local_steps.tolist()) for row in rows]
+    assert [round(row.seconds, 3) for row in rows] == [1, 2, 3, 3, 4, 5]
+    assert came[:4] == [([0], [100]), ([0], [100]), ([0], [100]), ([1], [100])]
+    assert [dict(zip(*each, strict=True)) for each in came[4:]] == [{0: 100, 1: 33}] * 2
+    x1 = 0.9 / 2 * 100 * update(0, 0)
+    x2 = x1 + 0.9 / 2 * 100 * update(0, x1)
+    x3 = x2 + 0.9 / 2 * 100 * update(0, x2)
+    x4 = x3 + 0.9 * (1 + 3) ** -0.5 / 2 * 100 * update(1, 0)
+    # Client 1 began after three applications and client 2 after four.
+    x5 = x4 + 0.9 / 2 * (2**-0.5 * 100 * update(0, x3) + 33 * update(1, x4))
+    np.testing.assert_allclose([row.loss for row in rows[:5]], [x1, x2, x3, x4, x5])
+
+
+def test_fedcompass_with_equal_speeds_is_federated_averaging() -> None:
+    p = [0.5, 0.2, 0.2, 0.1]
+    backend = steps_backend([0.2] * 4, np.arange(4.0), 10)
+    backend.p = np.array(p)
+    rows = run("fedcompass", 6, backend=backend, at_once=4, mixing=1.0)
+    x = 0.0
+    for index, row in enumerate(rows):
+        x -= 10 * RATE * float(p @ (x - np.arange(4.0)))
+        assert row.loss == pytest.approx(x)
+        assert row.seconds == pytest.approx(2.0 * (index + 1))
+        assert sorted(row.clients.tolist()) == [0, 1, 2, 3]
+
+
+def test_fedcompass_makes_a_group_that_the_fastest_will_meet() -> None:
+    # 0.01, 0.02 and 0.11 s a step, 5 to 10 steps, λ = 1.5. At 1.1 client 3 is alone; the groups end
+    # at 1.2 at the latest, where it can do no 5 steps. It makes its own: of the one with the limit
+    # 1.3, ⌊(1.3 + 0.01 · 10 − 1.1) / 0.11⌋ = 2 steps, raised to 5, until 1.65.
+    sampler: Any = sampler_for("fedcompass", 3, mode=ASYNCHRONOUS, knobs={"most": 10, "fewest": 5})
+    state = sampler.init(3)
+    state["speed"][:] = [0.01, 0.02, 0.11]
+    state["due"][:2], state["limit"][:2] = 1.2, 1.3
+    state["working"][:2] = True
+    context = SamplerContext(np.full(3, 1 / 3), seconds=1.1)
+    plan = sampler.plan(state, context)
+    assert plan.local_steps[2] == 5
+    free = np.array([False, False, True])
+    assert plan.design.next(free, np.zeros(3), np.random.default_rng(0)).client == 2
+    assert state["due"][2] == pytest.approx(1.65)
+    assert state["limit"][2] == pytest.approx(1.1 + 1.5 * 0.55)
+
+
+def test_fedcompass_applies_what_came_too_late_with_the_next_group() -> None:
+    sampler: Any = sampler_for("fedcompass", 3, mode=ASYNCHRONOUS)
+    state, context = sampler.init(3), SamplerContext(np.full(3, 1 / 3), seconds=2.0)
+    state["speed"][:] = 0.1
+    state["due"][:], state["limit"][:] = [1.0, 1.0, 5.0], [1.5, 1.5, 7.5]
+    state["working"][:] = [True, False, True]
+    state["waiting"][1] = True
+    # At 2 client 1 comes, after the limit of its group: client 2 is applied, client 1 waits.
+    held = sampler.steps_now(state, 0.0, np.array([2]), context)
+    assert held.tolist() == []  # an application: late ones go with it
+    state["waiting"][:], state["late"][:] = False, False
+    state["working"][0], state["due"][0], state["limit"][0] = True, 1.0, 1.5
+    held = sampler.steps_now(state, 0.0, np.array([2]), context)
+    assert held.tolist() == [0]
+    # It is with the group of 5 that it is applied.
+    later = context._replace(seconds=5.0)
+    assert sampler.steps_now(state, 0.0, np.array([], dtype=np.int64), later).tolist() == []
+
+
+def test_fedcompass_goes_on_after_an_interruption() -> None:
+    # As stored: client 1 waits for client 2, in the other slot, whose task is lost.
+    sampler: Any = sampler_for("fedcompass", 2, mode=ASYNCHRONOUS)
+    state, context = sampler.init(4), SamplerContext(np.full(4, 0.25), seconds=3.0)
+    state["speed"][:], state["due"][:2], state["limit"][:2] = 0.1, 4.0, 5.0
+    state["waiting"][0], state["working"][1] = True, True
+    rng, free = np.random.default_rng(0), ALL.copy()
+    turn = sampler.plan(state, context).design.next(free, np.zeros(4), rng)
+    assert turn.client == 1
+    free[1] = False
+    assert sampler.plan(state, context).design.next(free, np.zeros(4), rng) is None
+    nobody = np.array([], dtype=np.int64)
+    assert not sampler.steps_now(state, 1.0, nobody, context).size
+    assert not (state["working"] | state["waiting"]).any()
+    # Everybody waits, and nobody is at work: any client.
+    state["waiting"][:] = True
+    assert sampler.plan(state, context).design.next(ALL, np.zeros(4), rng) is not None
+
+
+def test_fedcompass_refuses_bad_settings() -> None:
+    for knobs, message in (
+        ({"slack": 0.5}, "slack must be at least 1, got 0.5"),
+        ({"newest": 0}, "newest must be above 0 and at most 1, got 0"),
+        ({"most": 0}, "most must be at least 1, got 0"),
+    ):
+        with pytest.raises(InputError, match=message):
+            sampler_for("fedcompass", 2, mode=ASYNCHRONOUS, knobs=knobs)
 
 
 def test_knobs_go_to_the_server() -> None:

@@ -15,7 +15,7 @@ from fedpace.errors import InputError
 from fedpace.profile import Profile
 from fedpace.samplers.rivals.rule import count_clients, extend, known_times, update_times
 from fedpace.sampling.dispatch import BaseDispatch, Turn
-from fedpace.servers.asynchronous import slot_shares
+from fedpace.servers.asynchronous import Compass, slot_shares
 from fedpace.training.history import Row
 from fedpace.training.sampler import BaseSampler, Plan, SamplerContext
 
@@ -375,3 +375,227 @@ class GeneralizedAsyncSgd(BaseSampler):
             seconds=seconds,
             basis=seconds.copy() if due else state["basis"],
         )
+
+
+class Groups(TypedDict):
+    """One entry per client, for FedCompass.
+
+    Completed tasks, seconds per step, and the steps of its latest task; when its group is expected
+    and at the latest applied (NaN: in no group); whether it is at work, its update waits for its
+    group, or it came too late and waits for the next group that is applied.
+    """
+
+    done: FloatArray
+    speed: FloatArray
+    steps: FloatArray
+    due: FloatArray
+    limit: FloatArray
+    working: NDArray[np.bool_]
+    waiting: NDArray[np.bool_]
+    late: NDArray[np.bool_]
+
+
+# Of a step: quotients of times that are steps exactly may be below the integer by rounding.
+ROUNDING = 1e-6
+
+
+# Q_max where nobody says how many local steps a task has.
+MOST_STEPS = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Grouped(BaseDispatch):
+    """The fastest client that is due in a free slot; none while the updates of all slots wait.
+
+    Parameters
+    ----------
+    state : Groups
+        Who waits, and where the next task is noted.
+    tasks : array of (3, N)
+        Steps, due and limit of the task that each client would begin now.
+    present : array of N truth values
+        Who is there.
+    weights : array of N
+        p_i.
+    at_once : int
+        C.
+    """
+
+    state: Groups
+    tasks: FloatArray
+    present: NDArray[np.bool_]
+    weights: FloatArray
+    at_once: int
+
+    @property
+    def q(self) -> FloatArray:
+        """p_i: shares of completions are unknown for a rule."""
+        return self.weights
+
+    def next(
+        self,
+        free: NDArray[np.bool_],
+        credit: FloatArray,
+        rng: np.random.Generator,  # noqa: ARG002
+    ) -> Turn | None:
+        """Return the next client, if any, and note its task; chance and credits are not used."""
+        state, at_work = self.state, self.present & ~free
+        slots = np.arange(self.n) % self.at_once
+        clients = np.flatnonzero(free & ~np.isin(slots, slots[at_work | state["waiting"]]))
+        if not clients.size and not at_work.any():
+            clients = np.flatnonzero(free)  # after an interruption
+        if not clients.size:
+            return None
+        turns = (state["done"][clients] + 1) / self.weights[clients]
+        clients = clients[np.argsort(turns, kind="stable")]
+        clients = clients[np.unique(slots[clients], return_index=True)[1]]
+        speed = state["speed"][clients]
+        client = int(clients[np.argmin(np.where(np.isnan(speed), np.inf, speed))])
+        state["working"][client] = True
+        for name, values in zip(("steps", "due", "limit"), self.tasks, strict=True):
+            state[name][client] = values[client]  # type: ignore[literal-required]
+        return Turn(client, float(self.weights[client]), credit)
+
+    def seconds_per_completion(self, times: ArrayLike) -> float:  # noqa: ARG002
+        """Return NaN: unknown for a rule."""
+        return math.nan
+
+    def variance_term(self, profile: Profile) -> float:  # noqa: ARG002
+        """Return NaN: the convergence bound is for unbiased draws from probabilities."""
+        return math.nan
+
+
+@dataclass(frozen=True)
+class FedCompass(BaseSampler):
+    """Give clients as many local steps as let a group of them answer at the same time.
+
+    A client's first task has Q_max steps, and its update is applied alone. Then, at time τ, with s
+    its seconds per step, it joins the group in which it can do most steps,
+    q = ⌊(T_a − τ) / s⌋ with Q_min ≤ q ≤ Q_max; or it makes a group of its own, with T_a = τ + q s
+    and T_max = τ + λ q s, and the most steps up to Q_max that let it answer when the fastest client
+    of another group will have done Q_max more. Its update waits until all of the group have
+    answered, or until T_max; an update that comes later is applied with the next group.
+    w ← w + Σ α (1 + τ_i)^−a P_i Δ_i. **Biased** to clients with more steps.
+
+    Source: FedCompass, ICLR 2024 (arXiv 2309.14675), and its code in APPFL, whose example's values
+    are the defaults. Differs from it: p_i stands for 1/N; T_max is looked at when an update
+    arrives; with C < N, client i belongs to slot i mod C, whose clients take turns.
+
+    Parameters
+    ----------
+    k : int ≥ 1
+        C.
+    fewest, most : int ≥ 1, optional
+        Q_min and Q_max; by default a fifth of Q_max, and the local steps of the run.
+    slack : float ≥ 1
+        λ.
+    newest : float in (0, 1]
+        Weight of the latest measurement of s.
+    mixing, exponent : float
+        α and a.
+    """
+
+    k: int
+    fewest: int | None = None
+    most: int | None = None
+    slack: float = 1.5
+    newest: float = 0.9
+    mixing: float = 0.9
+    exponent: float = 0.5
+    server: Any = field(init=False, repr=False)
+    biased = True
+
+    def __post_init__(self) -> None:
+        positive_count("k", self.k)
+        for name, value in (("fewest", self.fewest), ("most", self.most)):
+            if value is not None:
+                positive_count(name, value)
+        if not 1 <= self.slack < np.inf:
+            raise InputError(f"slack must be at least 1, got {self.slack}; give 1.5")
+        for name, part in (("newest", self.newest), ("mixing", self.mixing)):
+            if not 0 < part <= 1:
+                raise InputError(f"{name} must be above 0 and at most 1, got {part}; give 0.9")
+        object.__setattr__(self, "server", Compass(self.k, self.mixing, self.exponent))
+
+    def init(self, n: int) -> Groups:
+        """Return the state before the first task."""
+        unknown, no = np.full(n, np.nan), np.zeros(n, dtype=np.bool_)
+        return Groups(
+            done=np.zeros(n), speed=unknown, steps=unknown.copy(), due=unknown.copy(),
+            limit=unknown.copy(), working=no, waiting=no.copy(), late=no.copy(),
+        )  # fmt: skip
+
+    def design(self, state: Groups, context: SamplerContext) -> Plan:
+        """Return the tasks that clients would have now, and who is next."""
+        self._extend(state, context.n)
+        present = np.ones(context.n, dtype=np.bool_) if context.present is None else context.present
+        tasks = self._tasks(state, context)
+        design = Grouped(state, tasks, present, context.weights, self.k)
+        return Plan(design, local_steps=tasks[0].astype(np.int64))
+
+    def _extend(self, state: Groups, n: int) -> None:
+        if n > state["done"].size:
+            more = self.init(n - state["done"].size)
+            for name in Groups.__annotations__:
+                state[name] = np.append(state[name], more[name])  # type: ignore[literal-required]
+
+    def _tasks(self, state: Groups, context: SamplerContext) -> NDArray[np.float64]:
+        """Return steps, due and limit of a task that each client would begin now."""
+        most = self.most or context.local_steps or MOST_STEPS
+        fewest = min(self.fewest or math.ceil(most / 5), most)
+        now, speed = context.seconds, state["speed"]
+        groups, first = np.unique(state["due"], return_index=True)
+        groups = groups[np.isfinite(groups)]
+        limits = state["limit"][first[: groups.size]]
+        fastest = np.array([speed[state["due"] == due].min() for due in groups])
+        steps = np.full(speed.size, float(most))
+        due, limit = now + steps * speed, now + self.slack * steps * speed
+        if groups.size:
+            with np.errstate(invalid="ignore"):
+                join = np.floor((groups - now) / speed[:, None] + ROUNDING)
+                make = np.floor((limits + fastest * most - now) / speed[:, None] + ROUNDING)
+                joins = (fewest <= join) & (join <= most)
+                makes = (now < limits) & (make <= most)
+            own = np.where(makes, make, -np.inf).max(axis=1)
+            steps = np.where(np.isfinite(own), np.maximum(own, fewest), steps)
+            chosen = np.where(joins, join, 0).argmax(axis=1)
+            member, every = joins.any(axis=1), np.arange(speed.size)
+            steps = np.where(member, join[every, chosen], steps)
+            due = np.where(member, groups[chosen], now + steps * speed)
+            limit = np.where(member, limits[chosen], now + self.slack * steps * speed)
+        return np.array([steps, due, limit])
+
+    def steps_now(
+        self,
+        state: Groups,
+        passed: float,  # noqa: ARG002
+        at_work: IntArray,
+        context: SamplerContext,
+    ) -> IntArray:
+        """Return the clients whose updates wait."""
+        now, due, waiting = context.seconds, state["due"], state["waiting"]
+        came = state["working"].copy()
+        came[at_work] = False
+        state["working"] &= ~came
+        tardy = came & (now > state["limit"] + ROUNDING)
+        alone = came & np.isnan(due)
+        waiting |= came & ~alone & ~tardy
+        state["late"] |= tardy
+        due[tardy] = np.nan
+        expected = due[state["working"] & (state["limit"] >= now)]
+        complete = waiting & ~np.isin(due, expected)
+        if alone.any() or complete.any():
+            waiting &= ~complete
+            due[complete] = np.nan
+            state["late"][:] = False
+        return np.flatnonzero(waiting | state["late"])
+
+    def observe(self, state: Groups, row: Row) -> Groups:
+        """Count the completed tasks, and learn seconds per step."""
+        self._extend(state, count_clients(row))
+        np.add.at(state["done"], np.concatenate([row.clients, row.missing]), 1)
+        steps = row.local_steps if row.local_steps.size else state["steps"][row.clients]
+        speed, before = row.client_seconds / steps, state["speed"][row.clients]
+        mixed = (1 - self.newest) * before + self.newest * speed
+        state["speed"][row.clients] = np.where(np.isnan(before), speed, mixed)
+        return state
