@@ -149,3 +149,21 @@ def test_a_shared_link_makes_fewer_clients_best(fleet: Path) -> None:
     bad = run(*args, "--link", "shared:0")
     assert bad.returncode == 2
     assert "link must have a positive capacity, got 0; write" in bad.stderr
+
+
+def test_asynchronous_plans_compare_numbers_of_clients_at_work(fleet: Path) -> None:
+    args = ["plan", "clients.csv", "--asynchronous", "-k", 3, "--link", "shared:5", "--json"]
+    done = run(*args)
+    record = strict_json(done.stdout)
+    assert {row["scheme"] for row in record["rows"]} == {
+        "uniform", "weighted", "statistical", "optimal-mean"
+    }  # fmt: skip
+    shown = run(*args[:-1], "--plot", "plan.svg")
+    assert "mean values of the queue" in shown.stdout
+    assert f"optimal-mean with C = {record['best']['k']}, " in shown.stdout
+    assert "It rests on the times and norms of the file" in shown.stdout
+    done = run("plan", "clients.csv", "--asynchronous", "--schemes", "full")
+    assert done.returncode == 2
+    assert "scheme must have asynchronous shares, got 'full'; choose of uniform" in done.stderr
+    done = run("plan", "clients.csv", "--asynchronous", "--ks", "9999")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -11,7 +11,7 @@ from fedpace.errors import InputError
 from fedpace.profile import Profile
 from fedpace.samplers.build import WarmUp, sampler_for
 from fedpace.samplers.curvature import PRIOR_RATIO, RATIO_LIMITS
-from fedpace.samplers.pace import Pace, PaceState, times_with
+from fedpace.samplers.pace import Pace, PaceState, seconds_per_progress, times_with
 from fedpace.sampling.design import Draw
 from fedpace.sampling.tiers import Systematic, Tiered
 from fedpace.seeds import Seeds
@@ -328,10 +328,37 @@ def test_the_chosen_k_has_the_least_predicted_time_of_all_choices() -> None:
     assert auto.why.startswith(f"K = {auto.design.k} of at most 2, ")
     pace = Pace(k=2, k_max=2)
     assert auto.profile is not None
-    costs = {k: pace._solve_tiers(k, 1.0, 0.2, 1.5, auto.profile)[2] for k in (1, 2)}
     assert pace._choices(6) == [1, 2]
     assert Pace(k=2, k_max=6)._choices(6) == [1, 2, 4]  # with 6 there is a single tier
-    assert min(costs.values()) > 0
+
+
+def test_seconds_per_progress_are_those_of_all_draws() -> None:
+    importance, times = np.array([0.4, 0.3, 0.2, 0.1]), np.array([1.0, 2.0, 3.0, 6.0])
+    profile = Profile(np.full(4, 0.25), times, 4 * importance)
+    design, _ = Pace(k=2, k_max=2)._solve_tiers(2, 1.0, 0.5, 2.0, profile)
+    seconds = moment = 0.0
+    for chance, draw in design.samples():
+        seconds += chance * times[draw.clients].max()
+        lengths = draw.weights * profile.grad_norms[draw.clients]
+        moment += chance * float(lengths @ lengths)  # orthogonal updates
+    assert seconds_per_progress(design, profile, 0.7) == pytest.approx(seconds * (moment + 0.7))
+
+
+def test_a_ratio_beyond_the_limits_of_shares_still_lowers_k() -> None:
+    # With c = ∞ only time counts, and tiers of one client are the fastest rounds.
+    n, pace = 32, Pace(k=8, k_max=8)
+    state = pace.init(n)
+    for _ in range(pace.warm_up):
+        state = pace.observe(state, row([0, 1], weights=[0.5, 0.5]))
+    times = 1 + np.arange(float(n)) ** 2
+    context = SamplerContext(np.full(n, 1 / n), times)
+    basis = {**state["basis"], "pairs": 1e6, "norms": np.ones(n), "c": np.inf}
+    chosen = pace._solve(basis, context).design  # type: ignore[arg-type]
+    assert isinstance(chosen, Tiered)
+    assert chosen.k == 1
+    chosen = pace._solve({**basis, "c": 1e-9}, context).design  # type: ignore[typeddict-item]
+    assert isinstance(chosen, Tiered)
+    assert chosen.k > 1
 
 
 def test_without_a_limit_k_stays_as_it_is() -> None:

@@ -18,6 +18,7 @@ from fedpace import (
     variance_term,
 )
 from fedpace.sampling.design import BaseDesign, as_design
+from fedpace.sampling.dispatch import WITH_SHARES
 from fedpace.sampling.plan import Prediction, best, link_round_time, recommend, usual_ks
 from fedpace.sampling.schemes import scheme_named
 from fedpace.times.links import SharedLink
@@ -60,6 +61,7 @@ def test_every_number_matches_the_formula_by_hand(fleet: Fleet, k: int, others: 
             variance = variance_term(row.design.q, fleet.weights, fleet.grad_norms)
             assert row.variance_term == pytest.approx(variance, rel=1e-12)
         else:
+            assert isinstance(row.design, BaseDesign)
             expected = row.design.expected_round_time(fleet.times)
             assert row.round_time == pytest.approx(expected, rel=1e-14)
             assert row.variance_term == pytest.approx(row.design.variance_term(profile), rel=1e-12)
@@ -281,3 +283,64 @@ def test_nothing_to_transfer_is_refused() -> None:
     design = as_design(SCHEMES["uniform"](profile, 2))
     with pytest.raises(InputError, match="megabits must be positive, got 0 for client 0; "):
         link_round_time(design, SharedLink(1.0), profile.times, 0.0)
+
+
+@settings(max_examples=20)
+@given(fleets(), ks)
+def test_asynchronous_numbers_match_the_formula_by_hand(fleet: Fleet, k: int) -> None:
+    profile = Profile(*fleet)
+    (reference,) = plan(profile, k, schemes=["uniform"])
+    scale = reference.round_time * (reference.variance_term + profile.beta_over_alpha) / k
+    for row in plan(
+        profile, k, ks=range(1, min(profile.n, 3) + 1), schemes=WITH_SHARES, asynchronous=True
+    ):
+        f = row.design.q
+        seconds = float(f @ fleet.times) / row.k
+        variance = variance_term(f, fleet.weights, fleet.grad_norms)
+        signal = profile.beta_over_alpha / k
+        assert row.round_time == pytest.approx(row.k * seconds)
+        cost = seconds * (variance + (2 * row.k - 1) * signal)
+        assert row.relative_time == pytest.approx(cost / scale)
+
+
+def test_one_client_at_work_takes_as_long_as_rounds_of_one() -> None:
+    profile = Profile([0.5, 0.3, 0.2], [1.0, 2.0, 6.0], [1.0, 2.0, 1.0], 3.0)
+    for name in ("uniform", "weighted", "statistical"):
+        (turn,) = plan(profile, 4, ks=[1], schemes=[name], asynchronous=True)
+        (one,) = plan(profile, 4, ks=[1], schemes=[name])
+        assert turn.relative_time == pytest.approx(one.relative_time)
+
+
+def test_on_a_narrow_link_few_are_best_and_speed_counts_for_nothing() -> None:
+    n = 40
+    profile = Profile(np.full(n, 1 / n), 1 + np.arange(n) / 10.0, np.ones(n))
+    values = [1, 2, 4, 8, 16, 32]
+
+    def rows(capacity: float) -> list[Prediction]:
+        found = plan(
+            profile, 4, ks=values, schemes=["optimal-mean"], link=SharedLink(capacity),
+            asynchronous=True,
+        )  # fmt: skip
+        return list(found)
+
+    wide, narrow = rows(1e9), rows(1.0)
+    without = list(plan(profile, 4, ks=values, schemes=["optimal-mean"], asynchronous=True))
+    for row, same in zip(wide, without, strict=True):
+        assert row.round_time == pytest.approx(same.round_time, rel=1e-6)
+        assert row.design.q == pytest.approx(same.design.q, rel=1e-6)
+    assert best(narrow).k < best(wide).k
+    # With 32 at work the link is always in use: a completion takes 1 s, whoever it is of.
+    assert narrow[-1].round_time == pytest.approx(32, rel=1e-3)
+    assert narrow[-1].design.q == pytest.approx(np.full(n, 1 / n), rel=0.01)
+    assert wide[-1].design.q.max() > 1.5 / n
+
+
+def test_asynchronous_plans_refuse_what_does_not_fit() -> None:
+    profile = Profile([0.5, 0.5], [1.0, 2.0], [1.0, 1.0])
+    with pytest.raises(InputError, match="at_once must be at most 2, got 3"):
+        list(plan(profile, 1, ks=[3], schemes=["uniform"], asynchronous=True))
+    with pytest.raises(InputError, match="scheme must have asynchronous shares, got 'optimal-max'"):
+        list(plan(profile, 1, schemes=["optimal-max"], asynchronous=True))
+    link = SharedLink(1.0, "optimal")
+    with pytest.raises(InputError, match="link must be fair in asynchronous training"):
+        list(plan(profile, 1, schemes=["uniform"], link=link, asynchronous=True))

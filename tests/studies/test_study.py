@@ -383,9 +383,9 @@ def test_a_file_may_leave_out_a_field_of_its_base(tmp_path: Path) -> None:
 
 def test_k_auto_is_the_k_of_the_warm_up_with_a_limit() -> None:
     training = load_study("simulation-1", ["training.k=auto", "training.k_max=16"]).training
-    assert (training.k, training.k_max) == (10, 16)
-    training = load_study("simulation-1", ["training.k=auto", "training.k_max=4"]).training
-    assert (training.k, training.k_max) == (4, 4)
+    assert (training.k, training.k_max) == (4, 16)
+    training = load_study("simulation-1", ["training.k=auto", "training.k_max=3"]).training
+    assert (training.k, training.k_max) == (3, 3)
     with pytest.raises(InputError, match=r"k = auto needs a limit; set training\.k_max=16"):
         load_study("simulation-1", ["training.k=auto"])
 

@@ -1,5 +1,7 @@
 """A shared link, against tiny steps of time, closed forms and bounds."""
 
+from math import factorial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from fedpace.times.links import (
     Transfers,
     fair_end,
     fair_rates,
+    queue_time,
     share_fairly,
 )
 
@@ -120,3 +123,40 @@ def test_a_bad_link_is_refused_in_one_line(text: str, message: str) -> None:
 def test_a_client_that_can_never_finish_is_refused() -> None:
     with pytest.raises(InputError, match="own must be positive, got 0 for client 1; a client with"):
         SharedLink(1.0).ends(np.zeros(2), np.ones(2), np.array([1.0, 0.0]))
+
+
+@given(st.floats(0.01, 10), st.floats(0.01, 10), st.integers(1, 12))
+def test_the_queue_has_the_rate_of_its_product_form(z: float, d: float, at_once: int) -> None:
+    def g(n: int) -> float:
+        return sum(d ** (n - j) * z**j / factorial(j) for j in range(n + 1))
+
+    found = queue_time(z, d, at_once)
+    assert found.seconds == pytest.approx(g(at_once) / g(at_once - 1), rel=1e-9)
+    step = 1e-5 * z
+    ends = [queue_time(z + each, d, at_once).seconds for each in (-step, step)]
+    assert found.slope == pytest.approx((ends[1] - ends[0]) / (2 * step), rel=1e-4, abs=1e-6)
+
+
+def test_without_traffic_a_completion_takes_its_part_of_a_task() -> None:
+    assert queue_time(3.0, 0.0, 4) == pytest.approx((0.75, 0.25))
+    assert queue_time(3.0, 1.0, 1) == pytest.approx((4.0, 1.0))
+
+
+@pytest.mark.parametrize("at_once", [2, 5])
+def test_the_queue_is_what_shared_transfers_of_random_clients_take(at_once: int) -> None:
+    computing, megabits, f = np.array([0.5, 4.0]), np.array([2.0, 0.5]), np.array([0.4, 0.6])
+    rng, now, ends = np.random.default_rng(1), 0.0, []
+    drawn = rng.choice(2, at_once, p=f)
+    ready, left = computing[drawn], megabits[drawn].copy()
+    never = np.full(at_once, np.inf)
+    for _ in range(3000):
+        found = share_fairly(Transfers(ready, left, never, never), 1.0, now=now, count=1)
+        slot = int(np.argmin(found.ends))
+        now, left = float(found.ends[slot]), found.left
+        ends.append(now)
+        client = int(rng.choice(2, p=f))
+        ready[slot], left[slot] = now + computing[client], megabits[client]
+    lasted = np.diff(np.array(ends)[::100])  # sums of 100, nearly independent
+    error = lasted.std(ddof=1) / np.sqrt(lasted.size)
+    expected = 100 * queue_time(float(f @ computing), float(f @ megabits), at_once).seconds
+    assert abs(lasted.mean() - expected) < 5 * error

@@ -162,6 +162,10 @@ LINK = typer.Option(
     "file are then those of computing.",
     show_default="none",
 )
+ASYNCHRONOUSLY = typer.Option(
+    "--asynchronous",
+    help="Compare values of C, clients always at work in asynchronous training; `--ks` are these.",
+)
 MEGABITS = options.checked_option(
     "Megabits that a client transfers in a round, with --link.", options.positive, "--megabits"
 )
@@ -176,15 +180,18 @@ def plan_command(
     max_weight: Annotated[float | None, options.CAP] = None,
     link: Annotated[str | None, LINK] = None,
     megabits: Annotated[float, MEGABITS] = 64.0,
+    asynchronous: Annotated[bool, ASYNCHRONOUSLY] = False,
     csv: Annotated[Path | None, options.csv_file("the table")] = None,
     plot: Annotated[Path | None, options.picture("predicted time against K")] = None,
     as_json: Annotated[bool, options.JSON] = False,
 ) -> None:
     """Compare schemes and numbers of clients per round, and find the best."""
+    from fedpace.sampling.dispatch import WITH_SHARES
     from fedpace.sampling.plan import DRAWS, best, plan, recommend, usual_ks
     from fedpace.times.links import SharedLink
 
-    names = options.named_schemes(schemes)
+    every = {"every": WITH_SHARES} if asynchronous else {}
+    names = options.named_schemes(schemes, **every)
     wanted = None if ks is None else _parsed_ks(ks)
     clients = options.checked_clients(file, k, beta_over_alpha, max_weight, csv, plot)
     wanted = wanted or usual_ks(clients.profile.n, k)
@@ -197,9 +204,11 @@ def plan_command(
         max_weight=max_weight,
         link=shared,
         megabits=megabits,
+        asynchronous=asynchronous,
     )
+    of = "C" if asynchronous else "K"
     total = len(wanted) * len(names)
-    rows = list(output.with_progress(found, total, "schemes × K", quiet=as_json))
+    rows = list(output.with_progress(found, total, f"schemes × {of}", quiet=as_json))
     records = [row.numbers() for row in rows]
     if csv:
         lines = [records[0], *(each.values() for each in records)]
@@ -207,7 +216,7 @@ def plan_command(
     if plot:
         from fedpace.report.charts import plan_figure, save
 
-        save(plot, plan_figure(rows, k=k))
+        save(plot, plan_figure(rows, k=k, of=of))
     first, advice = best(rows), recommend(rows, k)
     if as_json:
         chosen = None if advice is None else advice.numbers()
@@ -216,23 +225,24 @@ def plan_command(
         return
     from fedpace.report.tables import plan_tables, print_tables
 
-    print_tables(*plan_tables(rows, k=k))
-    name = first.scheme if first.scheme == "full" else _name_row(first)
+    print_tables(*plan_tables(rows, k=k, of=of))
+    name = first.scheme if first.scheme == "full" else _name_row(first, of)
     print(f"Best (*): {name}, {first.relative_time:.3g} of the time of uniform with K = {k:,}.")
     more = ""
     if advice is not None and advice is not first:
-        more = f" Recommended is {_name_row(advice)}."
+        more = f" Recommended is {_name_row(advice, of)}."
     print(f"{output.OVERSTATED}{more}")
     if shared is not None:
         how = f"times are of computing, then {megabits:g} Mbit over {link}"
-        print(
-            f"Rounds: {how}; exact where all draws can be listed, else the mean of {DRAWS} draws."
-        )
+        drawn = f"exact where all draws can be listed, else the mean of {DRAWS} draws"
+        print(f"Rounds: {how}; {'mean values of the queue' if asynchronous else drawn}.")
+    given = "as given" if beta_over_alpha is not None else "(Σ p·G)², a default"
+    print(f"It rests on the times and norms of the file, and on c = β/α at K = {k:,}, {given}.")
     output.print_written(csv, plot)
 
 
-def _name_row(row: Prediction) -> str:
-    return f"{row.scheme} with K = {row.k:,}"
+def _name_row(row: Prediction, of: str) -> str:
+    return f"{row.scheme} with {of} = {row.k:,}"
 
 
 def _parsed_ks(text: str) -> list[int]:

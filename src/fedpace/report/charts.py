@@ -395,8 +395,8 @@ def drawn_clients(share: FloatArray) -> IntArray:
     return order[np.sort(some)]
 
 
-def plan_figure(rows: Sequence[Prediction], *, k: int) -> Figure:
-    """Show each scheme's predicted time against the number of clients per round."""
+def plan_figure(rows: Sequence[Prediction], *, k: int, of: str = "K") -> Figure:
+    """Show each scheme's predicted time against K, or against C in asynchronous training."""
     schemes = list(dict.fromkeys(row.scheme for row in rows))
     best = min(rows, key=lambda row: row.relative_time)
     data = records(
@@ -407,10 +407,9 @@ def plan_figure(rows: Sequence[Prediction], *, k: int) -> Figure:
     )
     colours = scheme_encodings(schemes, dashed=False)
     title = ["predicted time to the target", f"(uniform with K = {k:,} is 1)"]
+    drawn = "clients drawn per round, K" if of == "K" else "clients always at work, C"
     place = {
-        "x": alt.X(
-            "k:Q", title="clients drawn per round, K", **log_position(row.k for row in rows)
-        ),
+        "x": alt.X("k:Q", title=drawn, **log_position(row.k for row in rows)),
         "y": alt.Y("time:Q", title=title, **log_position(row.relative_time for row in rows)),
     }
     plans = chart_of("plans")
@@ -419,7 +418,7 @@ def plan_figure(rows: Sequence[Prediction], *, k: int) -> Figure:
         shape=STAR, size=500, filled=True, opacity=1
     )
     star = star.encode(**place, color=colours["color"])
-    with_k = "" if best.scheme == "full" else f" with K = {best.k:,}"
+    with_k = "" if best.scheme == "full" else f" with {of} = {best.k:,}"
     return Figure(
         name="plan",
         title=f"Best (star): {best.scheme}{with_k}, {best.relative_time:.3g}",

@@ -102,14 +102,16 @@ def runs_table(summary: Summary) -> Table:
     return table
 
 
-def plan_tables(rows: Sequence[Prediction], *, k: int) -> list[Table]:
-    """Show the predicted time, the expected round time and the variance term, K by scheme."""
+def plan_tables(rows: Sequence[Prediction], *, k: int, of: str = "K") -> list[Table]:
+    """Show predicted times, expected round times and variance terms; `of` is K or C."""
     best = min(rows, key=lambda row: row.relative_time)
-    title = f"Predicted time to the target (uniform with K = {k:,} is 1)"
+    rounds = "in rounds " if of == "C" else ""
+    title = f"Predicted time to the target (uniform {rounds}with K = {k:,} is 1)"
+    seconds = "Expected round, s" if of == "K" else "C completions, s"
     return [
-        _by_k(title, rows, lambda row: f"{row.relative_time:.3f}", best),
-        _by_k("Expected round, s", rows, lambda row: f"{row.round_time:.4g}"),
-        _by_k("Variance term S", rows, lambda row: f"{row.variance_term:.4g}"),
+        _by_k(title, rows, lambda row: f"{row.relative_time:.3f}", of, best),
+        _by_k(seconds, rows, lambda row: f"{row.round_time:.4g}", of),
+        _by_k("Variance term S", rows, lambda row: f"{row.variance_term:.4g}", of),
     ]
 
 
@@ -149,10 +151,11 @@ def _by_k(
     title: str,
     rows: Sequence[Prediction],
     text: Callable[[Prediction], str],
+    of: str,
     best: Prediction | None = None,
 ) -> Table:
     schemes = list(dict.fromkeys(row.scheme for row in rows))
-    table = new_table(title, "K", *(BREAKS.get(name, name.replace("-", "-\n")) for name in schemes))
+    table = new_table(title, of, *(BREAKS.get(name, name.replace("-", "-\n")) for name in schemes))
     table.columns[0].justify = "right"
     table.padding = (0, 1, 0, 0)  # for 80 columns
     texts = {

@@ -150,7 +150,12 @@ def check_ratio(c: object) -> None:
 
 
 def shrink_ratio(
-    c: float, pairs: float, unit: float, *, given: float | None = None
+    c: float,
+    pairs: float,
+    unit: float,
+    *,
+    given: float | None = None,
+    limits: tuple[float, float] = RATIO_LIMITS,
 ) -> tuple[float, str]:
     """Return c over `unit`, the least second moment, and the reason; `given` overrides it.
 
@@ -162,7 +167,7 @@ def shrink_ratio(
         return PRIOR_RATIO, "nothing measured yet"
     trust = pairs / (pairs + PRIOR_PAIRS)
     ratio = PRIOR_RATIO * min(max(c / (unit * PRIOR_RATIO), 1e-6), 1e6) ** trust
-    least, most = RATIO_LIMITS
+    least, most = limits
     return min(max(ratio, least), most), f"measured on {pairs:.0f} pairs of updates"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
@@ -20,7 +21,7 @@ from fedpace.samplers.client_stats import (
     learn_from_updates,
     snapshot,
 )
-from fedpace.samplers.curvature import check_ratio, measured_ratio, shrink_ratio
+from fedpace.samplers.curvature import RATIO_LIMITS, check_ratio, measured_ratio, shrink_ratio
 from fedpace.samplers.solve import WARM_UP, LatestPlan
 from fedpace.samplers.step import RoundWeightCap, initial_round_weight_cap, update_round_weight_cap
 from fedpace.sampling.schemes import SCHEMES
@@ -216,17 +217,25 @@ class Pace(BasePace):
         tiers = tiers_by_time(times, count)
         importance = profile.importance
         unit = least_moment(importance, tiers, inclusion_probabilities(importance, tiers, self.k))
-        lean, reason = shrink_ratio(basis["c"], basis["pairs"], unit, given=self.c_over_s0)
+        lean, reason = self._ratio(basis, unit)
         tried = [
             self._solve_tiers(k, lean, unit, basis["step"], times_with(k, profile, context))
             for k in self._choices(context.n)
         ]
-        design, used = min(tried, key=lambda each: each[2])[:2]
+        # K is chosen with c as measured: its limits keep shares from leaning too far.
+        c = unit * self._ratio(basis, unit, limits=(0.0, math.inf))[0]
+        design, used = min(tried, key=lambda each: seconds_per_progress(each[0], each[1], c))
         heaviest = f"rounds of weight {basis['step']:.2g} at most"
         chosen = "" if self.k_max is None else f"K = {design.k} of at most {self.k_max}, "
         count = design.chances.size
         why = f"{chosen}{count} tiers, c = {lean:.2g} S₀: {reason}; {heaviest}"
         return Plan(design, used, {"lean": lean}, why)
+
+    def _ratio(
+        self, basis: Basis, unit: float, limits: tuple[float, float] = RATIO_LIMITS
+    ) -> tuple[float, str]:
+        given = self.c_over_s0
+        return shrink_ratio(basis["c"], basis["pairs"], unit, given=given, limits=limits)
 
     def _count(self, k: int, n: int) -> int:
         """Return the number of tiers for K = k."""
@@ -241,8 +250,8 @@ class Pace(BasePace):
 
     def _solve_tiers(
         self, k: int, lean: float, unit: float, step: float, profile: Profile
-    ) -> tuple[Tiered, Profile, float]:
-        """Return the design with K = k, its profile, and its predicted time."""
+    ) -> tuple[Tiered, Profile]:
+        """Return the design with K = k, and its profile."""
         importance, cap = profile.importance, self.max_weight
         if cap is not None and k < self.k:  # no weight can be below 1/K
             cap = max(cap, 1 / k)
@@ -260,7 +269,7 @@ class Pace(BasePace):
         )
         parts = (found.tiers, found.chances, found.inclusion)
         design = Tiered(*parts, profile.weights, k=k, solution=found)
-        return design, profile, found.objective / k
+        return design, profile
 
     def _solve_without_tiers(self, profile: Profile) -> Plan:
         fleet = (profile.weights, profile.times, profile.grad_norms, profile.beta_over_alpha)
@@ -269,6 +278,13 @@ class Pace(BasePace):
         inclusion = inclusion_probabilities(found.q, tiers, self.k)
         design = Systematic(inclusion, profile.weights, solution=found)
         return Plan(design, profile, {}, "too few clients for tiers: systematic draws, c = S₀")
+
+
+def seconds_per_progress(design: Tiered, profile: Profile, c: float) -> float:
+    """Return T (E‖u‖² + c), for orthogonal updates."""
+    importance, k = profile.importance, design.k
+    moment = design.variance_term(profile) + (k - 1) * float(importance @ importance)
+    return design.expected_round_time(profile.times) * (moment / k + c)
 
 
 # Multiples of the golden ratio spread evenly over the circle.

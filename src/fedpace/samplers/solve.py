@@ -17,9 +17,8 @@ from fedpace.samplers.client_stats import (
     profile_of,
     snapshot,
 )
-from fedpace.sampling.dispatch import AmongFree, Dispatch, InTurn
+from fedpace.sampling.dispatch import AmongFree, Dispatch, turns_of
 from fedpace.sampling.schemes import SCHEMES, Scheme, needs_counts_only
-from fedpace.sampling.solvers.shares import bounded_shares, solve_shares
 from fedpace.training.history import Row
 from fedpace.training.sampler import TRAIN, BaseSampler, Phase, Plan, SamplerContext
 
@@ -207,11 +206,5 @@ class Shares:
             return AmongFree(p, p, self.at_once)
         if self.name in BY_CHANCE:
             return AmongFree(ones / profile.n, p, self.at_once)
-        if self.name == "optimal-mean":
-            cap = None if max_weight is None else max(k * max_weight, 1.0)
-            fleet = (p, profile.times, profile.grad_norms, profile.beta_over_alpha)
-            found = solve_shares(*fleet, self.at_once, cap)
-            return InTurn(found.q, p, self.at_once, times=profile.times, solution=found)
-        wanted = {"uniform": ones, "weighted": p, "statistical": profile.importance}[self.name]
-        shares = bounded_shares(wanted, profile.times, self.at_once)
-        return InTurn(shares, p, self.at_once, times=profile.times)
+        cap = None if max_weight is None else max(k * max_weight, 1.0)
+        return turns_of(self.name, profile, self.at_once, max_weight=cap)

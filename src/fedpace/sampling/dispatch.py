@@ -23,6 +23,7 @@ from fedpace.errors import InputError
 from fedpace.profile import Profile
 from fedpace.sampling.bound import variance_term
 from fedpace.sampling.design import BaseDesign, as_design
+from fedpace.sampling.solvers.shares import bounded_shares, solve_shares
 from fedpace.sampling.solvers.solution import Solution
 from fedpace.sampling.turns import FairTurns, Turns
 
@@ -253,6 +254,34 @@ class InTurn(_Shares):
     def turns(self, credit: FloatArray, busy: Iterable[int] = ()) -> Turns:
         """Return a queue of turns; one turn costs microseconds, whatever N is."""
         return FairTurns(self, credit, busy)
+
+
+# Schemes that have asynchronous shares.
+WITH_SHARES = ("uniform", "weighted", "statistical", "optimal-mean")
+
+
+def turns_of(
+    name: str, profile: Profile, at_once: int, *, max_weight: float | None = None
+) -> InTurn:
+    """Return a scheme's shares of completions, for C clients at work.
+
+    uniform and weighted give equal shares, and p_i; statistical p_i G_i; optimal-mean solves P3,
+    with a cap on p_i / f_i. A device does one task at a time, so that its time limits its share.
+
+    >>> turns_of("weighted", Profile([0.5, 0.5], [1.0, 3.0], [1.0, 1.0]), at_once=2).q
+    array([0.75, 0.25])
+    """
+    p = profile.weights
+    if name == "optimal-mean":
+        fleet = (p, profile.times, profile.grad_norms, profile.beta_over_alpha)
+        found = solve_shares(*fleet, at_once, max_weight)
+        return InTurn(found.q, p, at_once, times=profile.times, solution=found)
+    if name not in WITH_SHARES:
+        known = ", ".join(WITH_SHARES)
+        raise InputError(f"scheme must have asynchronous shares, got '{name}'; choose of {known}")
+    wanted = {"uniform": np.ones(profile.n), "weighted": p, "statistical": profile.importance}
+    shares = bounded_shares(wanted[name], profile.times, at_once)
+    return InTurn(shares, p, at_once, times=profile.times)
 
 
 @dataclass(frozen=True, eq=False, init=False)

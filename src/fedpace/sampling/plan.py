@@ -20,26 +20,31 @@ from fedpace.checks import (
 from fedpace.errors import InputError
 from fedpace.profile import Profile
 from fedpace.sampling.design import BaseDesign, Everyone, WithReplacement, as_design
+from fedpace.sampling.dispatch import BaseDispatch, turns_of
 from fedpace.sampling.independent import Independent
 from fedpace.sampling.schemes import SCHEMES, scheme_named
 from fedpace.sampling.solvers.solution import CAP_REMEDY
 from fedpace.sampling.tiers import Tiered
-from fedpace.times.links import OPTIMAL, SharedLink, fair_end, optimal_end
+from fedpace.times.links import OPTIMAL, SharedLink, fair_end, optimal_end, queue_time
 
 # Up to this many different draws are listed one by one; otherwise this many are drawn.
 MOST_CASES, DRAWS = 2000, 400
+# Shares and what a transfer costs on a shared link depend on each other; more steps change nothing.
+LINK_STEPS = 4
+# Where the link is full, computing costs nothing: of a second of it, at least this part.
+LEAST_SLOPE = 1e-9
 
 
 class Prediction(NamedTuple):
     """The predicted cost of one scheme with one K.
 
     `relative_time` is the predicted time to the target over that of uniform sampling with
-    the reference K.
+    the reference K. In asynchronous training `k` is C.
     """
 
     scheme: str
     k: int
-    design: BaseDesign
+    design: BaseDesign | BaseDispatch
     round_time: float
     variance_term: float
     largest_weight: float
@@ -59,6 +64,7 @@ def plan(
     max_weight: float | None = None,
     link: SharedLink | None = None,
     megabits: ArrayLike = 1.0,
+    asynchronous: bool = False,
 ) -> Iterator[Prediction]:
     """Yield the predicted cost of every scheme for every K.
 
@@ -82,6 +88,9 @@ def plan(
         A link that the clients of a round share, and what each moves on it. The profile's times
         are then those of computing. Schemes solve with the times of K clients in transfer, and
         the expected round is that of `link_round_time`.
+    asynchronous : bool
+        Whether `ks` are values of C, clients always at work: see `predict_turns`. The reference is
+        still uniform sampling in rounds of `k`.
 
     Examples
     --------
@@ -104,6 +113,13 @@ def plan(
     reference = uniform_cost(profile, k, shared)
     for each in ks:
         each = positive_count("k", each)
+        if asynchronous:
+            for name in schemes:
+                found = predict_turns(
+                    profile, name, each, k=k, max_weight=max_weight, shared=shared
+                )
+                yield found._replace(relative_time=found.relative_time / reference)
+            continue
         at = _at(profile, k, each)
         fleet = at if shared is None else _in_transfer(at, each, *shared)
         cap = max(max_weight, 1 / each) if max_weight is not None and each < k else max_weight
@@ -165,6 +181,54 @@ def uniform_cost(
     """Return T (S + c) / K of uniform sampling, the reference of all comparisons."""
     design = SCHEMES["uniform"](profile, k)
     return predict(profile, "uniform", design, k, reference=1.0, shared=shared).relative_time
+
+
+def predict_turns(
+    profile: Profile,
+    scheme: str,
+    at_once: int,
+    *,
+    k: int,
+    max_weight: float | None = None,
+    shared: tuple[SharedLink, FloatArray] | None = None,
+) -> Prediction:
+    """Return the predicted cost of asynchronous training with C = `at_once` clients at work.
+
+    A completion takes M/C seconds, M = Σ f_i t_i, and the model has moved by C − 1 steps since it
+    began. So time is M/C (S(f) + (2C − 1) s), with s = c/K as in rounds of K = `k`; docs/method.md
+    has the reason. On a shared link M/C is that of `queue_time`, and shares are found with times
+    in which a transfer counts as much as it costs there. `round_time` is that of C completions.
+    """
+    at_once = positive_count("at_once", at_once, "a client does one task at a time", profile.n)
+    delayed = (2 * at_once - 1) * profile.beta_over_alpha / k
+    times, steps = profile.times, 1
+    transfer = np.zeros(profile.n)
+    if shared is not None:
+        link, megabits = shared
+        if link.rule == OPTIMAL:
+            raise InputError(
+                f"link must be fair in asynchronous training, got {link.rule}; write shared:20"
+            )
+        transfer, steps = megabits / link.capacity, LINK_STEPS
+    stretch = 1.0
+    for _ in range(steps):
+        seen = Profile(profile.weights, times + stretch * transfer, profile.grad_norms, delayed)
+        cap = None if max_weight is None else max(at_once * max_weight, 1.0)
+        design = turns_of(scheme, seen, at_once, max_weight=cap)
+        computing, moving = float(design.q @ times), float(design.q @ transfer)
+        seconds, slope = queue_time(computing, moving, at_once)
+        if moving:
+            stretch = (seconds - slope * computing) / (max(slope, LEAST_SLOPE) * moving)
+    variance = design.variance_term(profile)
+    return Prediction(
+        scheme=scheme,
+        k=at_once,
+        design=design,
+        round_time=at_once * seconds,
+        variance_term=variance,
+        largest_weight=design.largest_weight,
+        relative_time=seconds * (variance + delayed),
+    )
 
 
 class LinkTime(NamedTuple):

@@ -466,3 +466,32 @@ def _shipped_devices() -> FloatArray:
     devices = read_trace(resources.files("fedpace.times") / "fedscale.csv")
     devices.setflags(write=False)
     return devices
+
+
+class QueueTime(NamedTuple):
+    """The mean seconds between two completions, and their derivative by the mean computing time."""
+
+    seconds: float
+    slope: float
+
+
+def queue_time(computing: float, transfer: float, at_once: int) -> QueueTime:
+    """Return how often one of C tasks ends that compute, then share a link fairly.
+
+    With Z = `computing` and D = `transfer`, the mean seconds of a task alone, the queue has
+    X_n = n / (Z + D (1 + Q_{n−1})) completions a second with n tasks, and Q_n = n − Z X_n of them
+    in transfer. This mean value analysis is exact for any times, if tasks are of clients drawn at
+    random [BCMP75]. By ∂ log(1/X_C)/∂Z = X_C − X_{C−1} times are worth less as the link fills.
+
+    Two tasks that transfer all the time share the link.
+
+    >>> queue_time(0.0, 1.0, 2)
+    QueueTime(seconds=1.0, slope=0.0)
+    >>> round(queue_time(1.0, 1.0, 2).seconds, 3)  # of the two, 1.2 transfer
+    1.25
+    """
+    rate, before, waiting = 0.0, 0.0, 0.0
+    for n in range(1, at_once + 1):
+        before, rate = rate, n / (computing + transfer * (1 + waiting))
+        waiting = n - computing * rate
+    return QueueTime(1 / rate, (rate - before) / rate)
