@@ -330,6 +330,7 @@ def test_the_chosen_k_has_the_least_predicted_time_of_all_choices() -> None:
     assert auto.profile is not None
     assert pace._choices(6) == [1, 2]
     assert Pace(k=2, k_max=6)._choices(6) == [1, 2, 4]  # with 6 there is a single tier
+    assert Pace(k=2, k_max=6)._choices(6, trusted=False) == [1, 2]
 
 
 def test_seconds_per_progress_are_those_of_all_draws() -> None:

@@ -21,7 +21,13 @@ from fedpace.samplers.client_stats import (
     learn_from_updates,
     snapshot,
 )
-from fedpace.samplers.curvature import RATIO_LIMITS, check_ratio, measured_ratio, shrink_ratio
+from fedpace.samplers.curvature import (
+    PRIOR_PAIRS,
+    RATIO_LIMITS,
+    check_ratio,
+    measured_ratio,
+    shrink_ratio,
+)
 from fedpace.samplers.solve import WARM_UP, LatestPlan
 from fedpace.samplers.step import RoundWeightCap, initial_round_weight_cap, update_round_weight_cap
 from fedpace.sampling.schemes import SCHEMES
@@ -220,7 +226,7 @@ class Pace(BasePace):
         lean, reason = self._ratio(basis, unit)
         tried = [
             self._solve_tiers(k, lean, unit, basis["step"], times_with(k, profile, context))
-            for k in self._choices(context.n)
+            for k in self._choices(context.n, trusted=basis["pairs"] >= PRIOR_PAIRS)
         ]
         # K is chosen with c as measured: its limits keep shares from leaning too far.
         c = unit * self._ratio(basis, unit, limits=(0.0, math.inf))[0]
@@ -241,12 +247,16 @@ class Pace(BasePace):
         """Return the number of tiers for K = k."""
         return min(max(round(n / k), 1) if self.tiers is None else self.tiers, n)
 
-    def _choices(self, n: int) -> list[int]:
-        """Return the values of K to compare: powers of two and `k_max`, with two tiers at least."""
+    def _choices(self, n: int, *, trusted: bool = True) -> list[int]:
+        """Return the values of K to compare: powers of two and `k_max`, with two tiers at least.
+
+        As long as c is not measured well, K does not grow.
+        """
         if self.k_max is None:
             return [self.k]
         powers = [2**power for power in range(self.k_max.bit_length())]
-        return [k for k in sorted({*powers, self.k_max}) if self._count(k, n) > 1]
+        values = [k for k in sorted({*powers, self.k_max}) if self._count(k, n) > 1]
+        return values if trusted else [k for k in values if k <= self.k] or values[:1]
 
     def _solve_tiers(
         self, k: int, lean: float, unit: float, step: float, profile: Profile
