@@ -190,8 +190,8 @@ def plan_command(
     from fedpace.sampling.plan import DRAWS, best, plan, recommend, usual_ks
     from fedpace.times.links import SharedLink
 
-    every = {"every": WITH_SHARES} if asynchronous else {}
-    names = options.named_schemes(schemes, **every)
+    every = WITH_SHARES if asynchronous else options.SCHEMES
+    names = options.named_schemes(schemes, every=every)
     wanted = None if ks is None else _parsed_ks(ks)
     clients = options.checked_clients(file, k, beta_over_alpha, max_weight, csv, plot)
     wanted = wanted or usual_ks(clients.profile.n, k)
