@@ -13,16 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from fedpace.cli import options, output
 from fedpace.errors import InputError, TooFewClientsError, listed
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from fedpace.devices.lab.lab import Calibrated
     from fedpace.devices.lab.register import Lab
     from fedpace.devices.measure import RunProgress
@@ -201,6 +198,9 @@ def _times(lab: Lab) -> dict[str, list[str]]:
 
 
 def _table(columns: dict[str, list[str]]) -> Table:
+    from rich import box
+    from rich.table import Table
+
     table = Table(box=box.SIMPLE_HEAD)
     for title in columns:
         table.add_column(title, justify="left" if title == "device" else "right")
@@ -479,6 +479,10 @@ def _show_progress(
     study: Study, page: LivePage | None
 ) -> Iterator[tuple[Callable[[RunProgress], None], output.Say]]:
     """Return how to show the standing, and how to say something beside it."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
     from fedpace.studies.build import stopping
 
     console = Console(stderr=True)

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import typer
-from rich import progress as bars
-from rich.console import Console
 
 from fedpace.errors import TooFewClientsError
 from fedpace.files import make_folder
 
 if TYPE_CHECKING:
+    from rich import progress as bars
+    from rich.console import Console
+
     from fedpace.data.datasets import DownloadProgress
     from fedpace.report.live import Live
     from fedpace.studies.study import Study
@@ -95,6 +96,8 @@ def interruptible(out: Path, keys: Collection[str]) -> Iterator[None]:
 
 def with_progress(items: Iterable[T], total: int, label: str, *, quiet: bool) -> Iterator[T]:
     """Yield the items, with a progress bar on a terminal."""
+    from rich import progress as bars
+
     times = (bars.TimeElapsedColumn(), bars.TimeRemainingColumn())
     with _bar(label, bars.BarColumn(), DONE, *times, transient=True, shown=not quiet) as bar:
         yield from bar.track(items, total=total)
@@ -103,6 +106,8 @@ def with_progress(items: Iterable[T], total: int, label: str, *, quiet: bool) ->
 @contextmanager
 def downloads() -> Iterator[DownloadProgress]:
     """Yield a function that shows the progress of downloads."""
+    from rich import progress as bars
+
     speed = (bars.DownloadColumn(), bars.TransferSpeedColumn(), bars.TimeRemainingColumn())
     tasks: dict[str, bars.TaskID] = {}
     with _bar("{task.description}", bars.BarColumn(), *speed) as bar:
@@ -118,6 +123,8 @@ def downloads() -> Iterator[DownloadProgress]:
 @contextmanager
 def study_progress() -> Iterator[Callback]:
     """Yield a callback that shows progress and warnings: a bar on a terminal, else lines."""
+    from rich import progress as bars
+
     from fedpace.studies.callbacks import ProgressLines
     from fedpace.training.callbacks import Callback, Progress, time_left
 
@@ -170,6 +177,9 @@ def beside(console: Console) -> Say:
 def _bar(
     *columns: str | bars.ProgressColumn, transient: bool = False, shown: bool = True
 ) -> bars.Progress:
+    from rich import progress as bars
+    from rich.console import Console
+
     console = Console(stderr=True)
     hidden = not (shown and console.is_terminal)
     return bars.Progress(*columns, console=console, transient=transient, disable=hidden)
