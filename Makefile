@@ -98,23 +98,25 @@ nvflare:  ## Run NVFlare's tests in an environment of their own, in .versions
 clean:  ## Remove the virtual environment and everything generated
 	rm -rf $(VENV) .versions demo dist site .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
+# The lists are complete and pinned, so pip resolves nothing: a newer version of a dependency of a
+# dependency cannot come in between.
 $(VENV)/.run: requirements/run.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "fedpace needs Python 3.11 or newer; try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) -r requirements/run.txt
+	$(PIP) --no-deps -r requirements/run.txt
 	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt requirements/torch.txt $(VENV)/.run
-	$(PIP) -r requirements/dev.txt
+	$(PIP) --no-deps -r requirements/dev.txt
 	$(PIP) -r requirements/torch.txt
 	@touch $@
 
 $(VENV)/.docs: requirements/docs.txt $(VENV)/.run
-	$(PIP) -r requirements/docs.txt
+	$(PIP) --no-deps -r requirements/docs.txt
 	@touch $@
 
 $(VENV)/.bench: requirements/bench.txt $(VENV)/.run
-	$(PIP) -r requirements/bench.txt
+	$(PIP) --no-deps -r requirements/bench.txt
 	@touch $@
