@@ -26,23 +26,25 @@ from tests.flower.federation import (
 from tests.flower.memory_grid import MemoryGrid
 
 
-def echo() -> ClientApp:
-    """Return an app whose clients send the model back as it came."""
+def echo(move: float = 0.0) -> ClientApp:
+    """Return an app whose clients send the model back as it came, or moved by this."""
     app = ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         metrics = MetricRecord({"num-examples": 1, "grad-norm": 1.0})
         arrays = message.content.array_records["arrays"]
+        if move:
+            arrays = ArrayRecord([each.numpy() + move for each in arrays.values()])
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
     return app
 
 
 def backend_of(
-    waits: list[float], *, deadline: float = 60.0, floats: type = np.float64
+    waits: list[float], *, deadline: float = 60.0, floats: type = np.float64, move: float = 0.0
 ) -> tuple[GridBackend, MemoryGrid]:
-    grid = MemoryGrid(echo(), lambda client, _: waits[client], partitions=range(len(waits)))
+    grid = MemoryGrid(echo(move), lambda client, _: waits[client], partitions=range(len(waits)))
     strategy = strategy_on(grid, min_available_nodes=len(waits))
     training = StartArguments(ArrayRecord([np.zeros(3, floats)]), deadline)
     return strategy.backend_on(grid, training), grid
@@ -51,7 +53,7 @@ def backend_of(
 def warm_backend_of(waits: list[float], **how: Any) -> tuple[GridBackend, MemoryGrid]:
     """Return a backend whose clients have answered a round, so that no first reply is held."""
     before = [1.0] * len(waits)
-    backend, grid = backend_of(before, **how)
+    backend, grid = backend_of(before, move=1.0, **how)
     backend.submit(task(range(len(waits)), np.zeros(3)))
     assert backend.collect().clients.size == len(waits)
     before[:], grid.time = waits, 0.0
@@ -93,7 +95,7 @@ def test_single_clients_come_back_one_by_one_each_with_its_own_model_and_time() 
     np.testing.assert_allclose(rest[0].seconds, [2.5])
     np.testing.assert_allclose(rest[1].seconds, [3.0, 5.0])
     for reply in (first, *rest):  # each from the model that it was sent
-        np.testing.assert_array_equal(reply.updates, np.zeros((reply.clients.size, 3)))
+        np.testing.assert_array_equal(reply.updates, np.ones((reply.clients.size, 3)))
     assert first.lasted + sum(each.lasted for each in rest) == pytest.approx(grid.time)
     assert backend.collect().clients.size == 0
     assert backend.collect().lasted == 0
