@@ -18,9 +18,9 @@ from scipy.optimize import minimize
 from fedpace import Seeds
 from fedpace.backends.local import LocalUpdates
 from fedpace.backends.simulator import Simulator
-from fedpace.checks import FloatArray
+from fedpace.checks import AnyFloats, FloatArray, Labels
 from fedpace.data.shards import Shards, Split
-from fedpace.models.model import AnyFloats, BaseModel, Labels
+from fedpace.models.model import BaseModel
 from fedpace.models.networks import Logistic, SmallCnn
 from fedpace.times.availability import ComingAndGoing, Markov
 from fedpace.times.links import trace_devices

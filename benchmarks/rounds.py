@@ -34,7 +34,7 @@ from fedpace import (
     Task,
     inverse,
 )
-from fedpace.models.model import AnyFloats
+from fedpace.checks import AnyFloats
 from fedpace.sampling.design import Design
 from fedpace.studies.build import simulator
 from fedpace.studies.study import load_study

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedpace import BaseSampler, Seeds, train
 from fedpace.servers.build import server_for
-from fedpace.studies.build import parsed_schedule, run_with, simulator, stopping
+from fedpace.studies.build import parsed_schedule, run_with, simulator, stop_rule
 from fedpace.studies.study import load_study
 
 
@@ -55,7 +55,7 @@ def run_trial(trial: Trial, made: Makers) -> Result:
                 drawn_by,
                 server=server_for(study.training.server, drawn_by),
                 schedule=parsed_schedule(study.training.schedule),
-                stop=stopping(study),
+                stop=stop_rule(study),
                 seeds=Seeds(trial.seed),
             )
         else:

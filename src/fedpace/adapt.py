@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
-from fedpace.errors import InputError, listed
+from fedpace.errors import InputError, join_names
 
 Base = TypeVar("Base")
 # Names at least this similar (difflib's ratio) count as a misspelling.
@@ -79,9 +79,9 @@ def adapt(value: object, base: type[Base], *, argument: str, required: Iterable[
     missing = [] if own else [name for name in required if not defines(value, base, name)]
     refuse_misspelt(value, base, argument=argument)
     if missing:
-        got = f"{type(value).__name__} without {listed(missing)}"
+        got = f"{type(value).__name__} without {join_names(missing)}"
         remedy = f"define {'it' if len(missing) == 1 else 'them'}, or subclass {base.__name__}"
-        raise InputError(f"{argument} must define {listed(required)}, got {got}; {remedy}")
+        raise InputError(f"{argument} must define {join_names(required)}, got {got}; {remedy}")
     return value if own else _wrap(value, base)  # type: ignore[return-value]
 
 

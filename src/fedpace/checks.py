@@ -11,6 +11,10 @@ from fedpace.errors import InputError
 
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
+# In the precision that a model trains in.
+AnyFloats: TypeAlias = NDArray[np.floating[Any]]
+# Classes, or whatever else is to be predicted.
+Labels: TypeAlias = NDArray[Any]
 
 # Weights that were written to a file with a few digits still sum to 1 within this.
 SUM_TOLERANCE = 1e-6

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, refuse_wide, sum_to_one
-from fedpace.errors import InputError, listed, nearest
+from fedpace.errors import InputError, join_names, nearest
 from fedpace.files import write_text
 from fedpace.profile import Profile
 
@@ -185,7 +185,7 @@ def _known_columns(path: Path, header: list[str]) -> list[str]:
         label = "'samples' (or 'weight')" if name == "samples" else f"'{name}'"
         hint = nearest(name, [other for other in header if other and other not in COLUMNS])
         hint = hint if hint.startswith("did") else f"the file needs {WANTED}"
-        found = listed(f"'{each[:40]}'" for each in header)
+        found = join_names(f"'{each[:40]}'" for each in header)
         raise InputError(f"{path}: column {label} is missing, found {found}; {hint}")
     return present
 

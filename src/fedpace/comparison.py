@@ -52,7 +52,7 @@ PLACES = {
 }
 
 
-class Settings(TypedDict, total=False):
+class StudyFields(TypedDict, total=False):
     """Fields of a study that `compare` takes; see `fedpace.studies.study`."""
 
     k: int | Literal["auto"]
@@ -237,7 +237,7 @@ def compare(
     callbacks: Sequence[Callback | Callable[[Row], object]] = (),
     log: Sequence[str] | str = (),
     live: bool = False,
-    **settings: Unpack[Settings],
+    **settings: Unpack[StudyFields],
 ) -> Comparison:
     """Train your model on your clients with several schemes, and report the time to the target.
 
@@ -280,7 +280,7 @@ def compare(
         Serve the page on this machine during the runs, and print its address.
     **settings
         Fields of a study, such as k=10, local_steps=50, batch=24, schedule="inverse:0.1",
-        mode="asynchronous", rounds=500; see `Settings`.
+        mode="asynchronous", rounds=500; see `StudyFields`.
 
     Examples
     --------

@@ -79,13 +79,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     matches = difflib.get_close_matches(name, known, n=1) or [
         each for each in known if name and name in each
     ]
-    return f"did you mean '{matches[0]}'?" if matches else f"use one of: {listed(known)}"
+    return f"did you mean '{matches[0]}'?" if matches else f"use one of: {join_names(known)}"
 
 
-def listed(names: Iterable[str], most: int = 12) -> str:
+def join_names(names: Iterable[str], most: int = 12) -> str:
     """Join names with commas, the first few of many.
 
-    >>> listed(["a", "b", "c"], most=2)
+    >>> join_names(["a", "b", "c"], most=2)
     'a, b, …'
     """
     names = list(names)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedpace.data import datasets
-from fedpace.data.datasets import DATASETS, Dataset, fetch, find_file, missing, places
+from fedpace.data.datasets import DATASETS, Dataset, fetch, find_file, folders, missing_files
 from fedpace.errors import InputError
 
 CONTENT = bytes(range(256)) * 5000  # several blocks of the downloader
@@ -232,9 +232,9 @@ def test_files_are_looked_for_in_the_given_folder_and_then_in_the_cache(
     monkeypatch.setenv("FEDPACE_DATA", str(given))
     (given / "made").mkdir(parents=True)
     folder.mkdir(parents=True)
-    assert places("made") == [given / "made", given, folder]
+    assert folders("made") == [given / "made", given, folder]
     assert find_file("made", NAME) is None
-    for place in reversed(places("made")):
+    for place in reversed(folders("made")):
         for name in ("digits", NAME):  # unpacked, and as it comes
             (place / name).touch()
             assert find_file("made", NAME) == place / name
@@ -243,12 +243,12 @@ def test_files_are_looked_for_in_the_given_folder_and_then_in_the_cache(
 def test_missing_files_are_said_with_their_places_and_the_command(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert str(missing("made", NAME)) == (
+    assert str(missing_files("made", NAME)) == (
         f"{NAME} must be in {folder}, got nothing there; "
         "put them there, or run: fedpace data fetch made"
     )
     monkeypatch.setenv("FEDPACE_DATA", str(tmp_path))
-    assert f"in {tmp_path}/made or {tmp_path} or {folder}, " in str(missing("made", NAME))
+    assert f"in {tmp_path}/made or {tmp_path} or {folder}, " in str(missing_files("made", NAME))
 
 
 def test_a_given_folder_must_be_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

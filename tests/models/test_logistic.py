@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpace.checks import FloatArray
-from fedpace.models.model import AnyFloats, BaseModel
+from fedpace.checks import AnyFloats, FloatArray
+from fedpace.models.model import BaseModel
 from fedpace.models.networks import Logistic
 
 UNIT = 2.0**-24  # the largest relative error of one operation in float32

@@ -5,9 +5,9 @@ import pytest
 from numpy.typing import NDArray
 
 from fedpace import InputError, Seeds, Simulator, Steady
-from fedpace.checks import FloatArray, IntArray
+from fedpace.checks import AnyFloats, FloatArray, IntArray
 from fedpace.data.partition import synthetic
-from fedpace.models.model import AnyFloats, BaseModel, adapt_model
+from fedpace.models.model import BaseModel, adapt_model
 
 
 class Mean:

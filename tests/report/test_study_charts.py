@@ -12,7 +12,7 @@ from fedpace.errors import MissingExtraError
 from fedpace.report import charts
 from fedpace.report.charts import COLOURS, Figure, drawn_clients, spec
 from fedpace.report.report import Report
-from fedpace.report.setups import Sweep, optimising, setups_of, without_sweeps
+from fedpace.report.setups import Sweep, setups_of, solved_schemes, without_sweeps
 from fedpace.report.study_charts import (
     CURVES,
     curve_figure,
@@ -105,7 +105,7 @@ def test_asynchronous_runs_have_steps(tmp_path: Path) -> None:
 
 def test_probabilities_are_drawn_for_each_optimising_scheme(summary: Summary) -> None:
     figures = probabilities_figures(summary.setup)
-    for figure, (scheme, run, q) in zip(figures, optimising(summary.setup), strict=True):
+    for figure, (scheme, run, q) in zip(figures, solved_schemes(summary.setup), strict=True):
         assert figure.title == f"Probabilities of {scheme}, seed 0"
         drawn = [(row["seconds"], row["q"]) for row in figure.data["clients"]]
         order = np.argsort(run.profile.importance)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from fedpace.errors import InputError
-from fedpace.report.tuning import Trial, compare, export, trials, tune
+from fedpace.report.tuning import Trial, compare_tuned, export, trials, tune
 from fedpace.studies.store import Store
-from fedpace.studies.study import Study, changed
+from fedpace.studies.study import Study, change
 from tests.cli.calling import assert_refused
 from tests.cli.calling import run as called
 from tests.studies.tiny import tiny_study
@@ -54,7 +54,7 @@ def test_winners_are_compared_on_other_seeds_and_exported(study: Study, tmp_path
     schemes = ["pace", "uniform"]
     said: list[str] = []
     how: dict[str, Any] = {"tuning_seeds": [1000], "count": 2, "processes": 1, "say": said.append}
-    path = compare(study, schemes, tmp_path, seeds=[0, 1], **how)
+    path = compare_tuned(study, schemes, tmp_path, seeds=[0, 1], **how)
     with path.open() as file:
         lines = list(csv.DictReader(file))
     assert [line["scheme"] for line in lines] == schemes
@@ -63,18 +63,18 @@ def test_winners_are_compared_on_other_seeds_and_exported(study: Study, tmp_path
     assert float(lines[0]["pace_over_it"]) == 1
     assert float(lines[1]["seconds"]) > 0
     before = path.read_text()
-    assert compare(study, schemes, tmp_path, seeds=[0, 1], **how).read_text() == before
+    assert compare_tuned(study, schemes, tmp_path, seeds=[0, 1], **how).read_text() == before
     assert any("CPU hours" in line for line in said)
     path.unlink()
     assert called("field", "export", tmp_path).returncode == 0
     assert path.read_text() == before
     with pytest.raises(InputError, match="seeds must not be those of the tuning"):
-        compare(study, schemes, tmp_path, seeds=[1000], **how)
+        compare_tuned(study, schemes, tmp_path, seeds=[1000], **how)
 
 
 def test_refuses_what_cannot_be_tuned(study: Study, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a study to tune for must have stop"):
-        tune(changed(study, ["stop.loss=none"]), "uniform", [0], tmp_path, count=2)
+        tune(change(study, ["stop.loss=none"]), "uniform", [0], tmp_path, count=2)
     with pytest.raises(InputError, match="must hold a compared cell"):
         export(tmp_path)
     assert_refused(called("field", "export", tmp_path), "must hold compared cells, got none")

@@ -35,7 +35,7 @@ from fedpace.samplers.step import (
 )
 from fedpace.sampling.design import Draw
 from fedpace.seeds import Seeds
-from fedpace.studies.build import check_mode, run_one, simulator
+from fedpace.studies.build import check_schemes, run_one, simulator
 from fedpace.studies.runner import local_steps_note
 from fedpace.studies.study import load_study
 from fedpace.times.round_times import Steady
@@ -222,14 +222,14 @@ ASYNCHRONOUS = [*AUTO, "training.mode=asynchronous"]
 def test_only_asynchronous_pace_chooses_local_steps(scheme: str, how: list[str]) -> None:
     study = load_study("simulation-1", how)
     with pytest.raises(InputError, match=f"got auto for {scheme} in mode"):
-        check_mode(study, [scheme])
-    check_mode(load_study("simulation-1", ASYNCHRONOUS), ["pace"])
+        check_schemes(study, [scheme])
+    check_schemes(load_study("simulation-1", ASYNCHRONOUS), ["pace"])
 
 
 def test_other_schemes_of_the_comparison_keep_their_number() -> None:
     short = ["stop.rounds=3", "devices.reference_steps=7"]
     study = load_study("simulation-1", [*ASYNCHRONOUS, *short])
-    check_mode(study, ["uniform", "pace"])
+    check_schemes(study, ["uniform", "pace"])
     taken = {name: {e for row in run_one(study, name, 0).history.rows for e in row.local_steps}
              for name in ("uniform", "pace")}  # fmt: skip
     assert taken["pace"] == {5}

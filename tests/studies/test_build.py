@@ -16,7 +16,7 @@ from fedpace.sampling.tiers import Tiered
 from fedpace.seeds import Seeds
 from fedpace.studies.build import (
     check_at_hand,
-    check_mode,
+    check_schemes,
     drawn_times,
     measured_profile,
     parsed_schedule,
@@ -372,4 +372,4 @@ def test_a_study_with_a_link_knows_the_times_with_k_clients_in_transfer() -> Non
 )
 def test_a_k_that_cannot_be_chosen_is_refused(scheme: str, override: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        check_mode(small(override), [scheme])
+        check_schemes(small(override), [scheme])

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from fedpace.errors import InputError
-from fedpace.studies.build import split, stopping
+from fedpace.studies.build import split, stop_rule
 from fedpace.studies.store import run_key
 from fedpace.studies.study import ImagesSection, SyntheticSection, load_study, setups
 
@@ -317,8 +317,8 @@ def test_own_data_cannot_be_drawn_here(tmp_path: Path) -> None:
 
 def test_a_limit_in_seconds_shrinks_with_the_time_scale(tmp_path: Path) -> None:
     scaled = ["stop.seconds=100", "network.how=paced", "network.time_scale=0.1"]
-    assert stopping(load_study(written(tmp_path), scaled)).seconds == pytest.approx(10)
-    assert stopping(load_study(written(tmp_path), ["stop.seconds=100"])).seconds == 100
+    assert stop_rule(load_study(written(tmp_path), scaled)).seconds == pytest.approx(10)
+    assert stop_rule(load_study(written(tmp_path), ["stop.seconds=100"])).seconds == 100
 
 
 @pytest.mark.parametrize(

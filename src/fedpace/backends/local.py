@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.backends.privacy import Privacy
-from fedpace.checks import FloatArray
+from fedpace.checks import AnyFloats, FloatArray, Labels
 from fedpace.data.shards import Split
 from fedpace.errors import InputError, nearest
-from fedpace.models.model import AnyFloats, BaseModel, Labels
+from fedpace.models.model import BaseModel
 from fedpace.seeds import Seeds
 
 # Returns the step of each client from its gradient, (m, P); it has state.
@@ -294,7 +294,7 @@ class LocalTrainer(DataHolder):
         learning_rate: float,
         local_steps: int | None = None,
     ) -> tuple[FloatArray, float]:
-        """Return the update and the gradient norm of one round of so many steps."""
+        """Return the update and the gradient norm of one round of that many steps."""
         how = self.steps if local_steps is None else replace(self.steps, count=local_steps)
         rows = how.rows(self.seeds, round_index, self.client, 0, self.samples)
         trained = how.train(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from fedpace.cli import options, output
-from fedpace.errors import InputError, TooFewClientsError, listed
+from fedpace.errors import InputError, TooFewClientsError, join_names
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -75,7 +75,7 @@ def up_command(
     options.need_lab()
     from fedpace.data.datasets import look_in
     from fedpace.devices.lab.lab import Limits, bring_up
-    from fedpace.devices.lab.launch import check_share, may_make_networks, parse_cores
+    from fedpace.devices.lab.launch import check_cpu_share, may_make_networks, parse_cores
     from fedpace.studies.build import check_at_hand, client_count
     from fedpace.studies.study import load_study
 
@@ -87,7 +87,7 @@ def up_command(
             f"leave it out, or change the setup with --set data.clients={devices}"
         )
     if cpu_share is not None:
-        check_share(cpu_share)
+        check_cpu_share(cpu_share)
     limits = Limits(None if cores is None else parse_cores(cores), cpu_share)
     look_in(folder)
     check_at_hand(study)
@@ -171,11 +171,11 @@ def print_calibration(lab: Lab, found: Calibrated) -> None:
     )
     if slow := names[measured.computing >= lab.wanted].tolist():
         output.say(
-            f"these devices compute for longer than the time asked for: {listed(slow)}; "
+            f"these devices compute for longer than the time asked for: {join_names(slow)}; "
             "give a larger --time-scale"
         )
     if silent := names[np.isnan(lab.measured)].tolist():
-        output.say(f"these devices did not answer: {listed(silent)}; see the lab's logs")
+        output.say(f"these devices did not answer: {join_names(silent)}; see the lab's logs")
     if off.size and np.median(off) > MEDIAN_ERROR:
         output.say("the times differ by more than 10 %: is the machine busy with something else?")
 
@@ -483,10 +483,10 @@ def _show_progress(
     from rich.live import Live
     from rich.text import Text
 
-    from fedpace.studies.build import stopping
+    from fedpace.studies.build import stop_rule
 
     console = Console(stderr=True)
-    rounds = _Rounds(stopping(study))
+    rounds = _Rounds(stop_rule(study))
     with Live(console=console, refresh_per_second=4, transient=True) as live:
 
         def show(now: RunProgress) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedpace.errors import InputError, MissingExtraError, listed
+from fedpace.errors import InputError, MissingExtraError, join_names
 from fedpace.files import writable
 from fedpace.registry import (
     ASYNCHRONOUS,
@@ -239,9 +239,8 @@ def checked_clients(
 def need(extra: str, *packages: str) -> None:
     """Refuse a command whose packages are missing."""
     if missing := [each for each in packages if not _is_installed(each)]:
-        raise MissingExtraError(
-            f"this command needs {listed(missing)}; install with: pip install 'fedpace[{extra}]'"
-        )
+        remedy = f"install with: pip install 'fedpace[{extra}]'"
+        raise MissingExtraError(f"this command needs {join_names(missing)}; {remedy}")
 
 
 def _is_installed(package: str) -> bool:

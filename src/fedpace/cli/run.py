@@ -186,15 +186,15 @@ def compare_command(
     """Tune each scheme with as many trials on other seeds, then compare the winners."""
     options.need("sim,report", "pydantic")
     from fedpace.data.datasets import look_in
-    from fedpace.report.tuning import ASYNCHRONOUS, check_schemes, compare
+    from fedpace.report.tuning import ASYNCHRONOUS, check_candidates, compare_tuned
     from fedpace.studies.runner import load_studies
 
     look_in(folder)
     names = [name.strip() for name in schemes.split(",") if name.strip()]
     names += [name.strip() + ASYNCHRONOUS for name in asynchronous.split(",") if name.strip()]
-    check_schemes(names)
+    check_candidates(names)
     for study in load_studies(setup, overrides or ()):
-        path = compare(
+        path = compare_tuned(
             study,
             names,
             out,

@@ -67,7 +67,7 @@ def look_in(folder: Path | None) -> None:
     os.environ[VARIABLE] = str(folder)
 
 
-def places(name: str) -> list[Path]:
+def folders(name: str) -> list[Path]:
     """Return the directories that are searched for a dataset, in this order."""
     given = os.environ.get(VARIABLE)
     cached = _cache() / name
@@ -81,13 +81,13 @@ def places(name: str) -> list[Path]:
 def find_file(name: str, file: str) -> Path | None:
     """Return the path of a dataset's file, compressed or not, or None."""
     names = (file, file.removesuffix(".gz"))
-    paths = (place / each for place in places(name) for each in names)
+    paths = (place / each for place in folders(name) for each in names)
     return next(filter(os.path.isfile, paths), None)  # False where we have no permission
 
 
-def missing(name: str, files: str) -> InputError:
+def missing_files(name: str, files: str) -> InputError:
     """Return the error that names the missing files, their folders and the download command."""
-    looked = " or ".join(str(place) for place in places(name))
+    looked = " or ".join(str(place) for place in folders(name))
     return InputError(
         f"{files} must be in {looked}, got nothing there; "
         f"put them there, or run: fedpace data fetch {name}"

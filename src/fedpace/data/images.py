@@ -18,7 +18,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpace.data.datasets import find_file, missing
+from fedpace.data.datasets import find_file, missing_files
 from fedpace.data.partition import check_test_share, classes_per_client
 from fedpace.data.shards import Split, hold_out
 from fedpace.errors import InputError, nearest
@@ -312,7 +312,7 @@ def pool_files(name: str) -> list[Files]:
     if ready := _find_split(dataset, stem):
         return [ready]
     if name == "mnist":
-        raise missing("mnist", " and ".join(_file_names("train")))
+        raise missing_files("mnist", " and ".join(_file_names("train")))
     return _find_by_class()
 
 
@@ -334,7 +334,7 @@ def _find_by_class() -> list[Files]:
             remedy = "get the official archive: fedpace data fetch emnist"
             raise InputError(f"{archive}: must hold {names[0][0]}, got other files; {remedy}")
     if not found:
-        raise missing("emnist", f"{' and '.join(_file_names(BY_CLASS[0]))} (or {ARCHIVE})")
+        raise missing_files("emnist", f"{' and '.join(_file_names(BY_CLASS[0]))} (or {ARCHIVE})")
     return found
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.checks import IntArray
-from fedpace.data.datasets import find_file, missing, places
+from fedpace.data.datasets import find_file, folders, missing_files
 from fedpace.data.partition import dirichlet
 from fedpace.data.shards import Shards, Split, hold_out
 from fedpace.errors import InputError
@@ -44,11 +44,11 @@ def cifar10_file() -> Path:
     """Return where CIFAR-10 is: the official archive, its folder, or the ready file."""
     if archive := find_file(CIFAR10, ARCHIVE):
         return archive
-    folders = (place / FOLDER for place in places(CIFAR10))
-    folder = next((each for each in folders if (each / TEST).is_file()), None)
+    unpacked = (place / FOLDER for place in folders(CIFAR10))
+    folder = next((each for each in unpacked if (each / TEST).is_file()), None)
     found = folder or find_file(CIFAR10, READY)
     if found is None:
-        raise missing(CIFAR10, f"{ARCHIVE}, {FOLDER} or {READY}")
+        raise missing_files(CIFAR10, f"{ARCHIVE}, {FOLDER} or {READY}")
     return found
 
 
@@ -136,7 +136,7 @@ def shakespeare_file() -> Path:
     """Return the text: blocks of SPEAKER: and lines, with blank lines between."""
     if found := find_file(SHAKESPEARE, TEXT):
         return found
-    raise missing(SHAKESPEARE, TEXT)
+    raise missing_files(SHAKESPEARE, TEXT)
 
 
 class Speeches(NamedTuple):

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedpace.checks import IntArray
+from fedpace.checks import AnyFloats, IntArray, Labels
 from fedpace.errors import InputError
-
-AnyFloats: TypeAlias = NDArray[np.floating[Any]]
-# Classes, numbers, vectors or tokens.
-Labels: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

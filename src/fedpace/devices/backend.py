@@ -25,7 +25,7 @@ from fedpace.devices.connections import Response
 from fedpace.devices.replies import ReplyScreen
 from fedpace.devices.server import DeviceServer
 from fedpace.devices.wire import Floats
-from fedpace.errors import InputError, TooFewClientsError, listed
+from fedpace.errors import InputError, TooFewClientsError, join_names
 from fedpace.models.model import BaseModel
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Presence
@@ -307,7 +307,8 @@ class DeviceBackend(BaseBackend):
         late = [] if count is None else self._take_late()
         judged = self._release(taken, late, everything=count is None)
         accepted = [
-            each.confirming(self._steps.get(each.client)) for each in self._screen.updates(judged)
+            each.confirm_steps(self._steps.get(each.client))
+            for each in self._screen.updates(judged)
         ]
         overdue = {each.client for each in late}
         for each in accepted:
@@ -425,7 +426,7 @@ class DeviceBackend(BaseBackend):
 
     def _describe_missing(self) -> str:
         names, free = self._server.names, self._server.free
-        missing = listed([name for i, name in enumerate(names) if i not in free], most=5)
+        missing = join_names([name for i, name in enumerate(names) if i not in free], most=5)
         return (
             f"at least {self._least} of {len(names)} devices must be ready, "
             f"got {len(free)} (not {missing})"

@@ -22,7 +22,7 @@ from fedpace.samplers.build import resolve
 from fedpace.seeds import Seeds
 from fedpace.servers.build import server_for
 from fedpace.servers.robust import is_robust
-from fedpace.studies.build import check_mode, model_of, parsed_schedule, run_with
+from fedpace.studies.build import check_schemes, model_of, parsed_schedule, run_with
 from fedpace.studies.callbacks import Callbacks
 from fedpace.studies.runner import is_stored
 from fedpace.studies.store import Job, Store, run_key
@@ -142,7 +142,7 @@ def jobs_of(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> list[
     """Return the runs in order: every scheme with the first seed, then with the next."""
     for scheme in schemes:
         resolve(scheme, argument="schemes")
-    check_mode(study, schemes)
+    check_schemes(study, schemes)
     server = server_for(study.training.server)
     if study.training.asynchronous:
         check_asynchronous(server)

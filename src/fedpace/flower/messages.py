@@ -95,21 +95,25 @@ class Mailbox:
             for message in self.grid.pull_messages({*self.open, *self.late}):
                 name = message.metadata.reply_to_message_id
                 if sent := self.late.pop(name, None):
-                    self.overdue[name] = Arrival(sent.node, message, self._passed(sent))
+                    self.overdue[name] = Arrival(sent.node, message, self._seconds_since(sent))
                 if sent := self.open.pop(name, None):
-                    self._arrived[name] = Arrival(sent.node, message, self._passed(sent))
-        for name in [n for n, each in self.open.items() if self._passed(each) >= each.deadline]:
+                    self._arrived[name] = Arrival(sent.node, message, self._seconds_since(sent))
+        for name in [
+            n for n, each in self.open.items() if self._seconds_since(each) >= each.deadline
+        ]:
             self.late[name] = self.open.pop(name)
         limit = 1 + MOST_DEADLINES
-        self.late = {n: s for n, s in self.late.items() if self._passed(s) < limit * s.deadline}
+        self.late = {
+            n: s for n, s in self.late.items() if self._seconds_since(s) < limit * s.deadline
+        }
 
     def _pause(self) -> float:
-        passed = max(map(self._passed, self.open.values()))
+        passed = max(map(self._seconds_since, self.open.values()))
         interval = min(max(passed / 20, SHORTEST_POLL), LONGEST_POLL)
-        left = min(sent.deadline - self._passed(sent) for sent in self.open.values())
+        left = min(sent.deadline - self._seconds_since(sent) for sent in self.open.values())
         return max(0.0, min(interval, left))
 
-    def _passed(self, sent: Sent) -> float:
+    def _seconds_since(self, sent: Sent) -> float:
         return self.clock.now() - sent.when
 
 
@@ -178,7 +182,7 @@ class Layout(ArrayLayout):
 
     def record(self, vector: FloatArray) -> ArrayRecord:
         """Return the arrays of a vector, each in its own shape and type."""
-        packed = map(_packed, self.split(vector), self.shapes, self.types)
+        packed = map(_pack, self.split(vector), self.shapes, self.types)
         return ArrayRecord(dict(zip(self.names, packed, strict=True)))
 
 
@@ -187,12 +191,12 @@ def _open_array(name: str, array: Array, size: int) -> NDArray[Any]:
     if not 0 <= len(array.data) - size <= 16 * size + LONGEST_HEADER:
         raise BadReplyError(f"array {name!r:.80} has {len(array.data)} bytes, too many or too few")
     try:
-        return _unpacked(array)
+        return _unpack(array)
     except Exception as error:  # NumPy raises many kinds for invalid bytes
         raise BadReplyError(f"array {name!r:.80} cannot be read: {error!s:.80}") from None
 
 
-def _packed(values: FloatArray, shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
+def _pack(values: FloatArray, shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
     """Return values as Flower packs an array of this shape and type, written once."""
     data = BytesIO()
     described = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False}
@@ -204,7 +208,7 @@ def _packed(values: FloatArray, shape: tuple[int, ...], kind: np.dtype[Any]) -> 
     return Array(str(kind), shape, "numpy.ndarray", data.getvalue())
 
 
-def _unpacked(array: Array) -> NDArray[Any]:
+def _unpack(array: Array) -> NDArray[Any]:
     """Return the numbers of an array: a view of its bytes where these are laid out as usual."""
     start = BytesIO(array.data[:LONGEST_HEADER])
     if array.stype != "numpy.ndarray" or np.lib.format.read_magic(start) != (1, 0):

@@ -117,7 +117,7 @@ class Nodes:
         if not len(self.node_map.roster):  # before the first round
             needed = max(needed, self._expected)
         return wait_until(
-            lambda: self._admitted(needed),
+            lambda: self._admit_idle(needed),
             patience=self._wait,
             pause=LOOK,
             missing=lambda: (
@@ -144,7 +144,7 @@ class Nodes:
     def _connected(self) -> list[int]:
         return sorted({*self.mailbox.grid.get_node_ids()} - self._refused)
 
-    def _admitted(self, needed: int) -> NDArray[np.bool_] | None:
+    def _admit_idle(self, needed: int) -> NDArray[np.bool_] | None:
         """Admit new nodes and return the idle clients; None while there are too few."""
         self.mailbox.poll()
         idle = self.refresh() if len(self._connected()) >= needed else self.idle()[:0]

@@ -156,11 +156,11 @@ class ReplyReader:
         seconds = self.border.took(client, arrival.seconds)
         if samples is not None:
             self.nodes.roster.learn(client, samples)
-        steps = self._confirmed(given.local_steps, metrics.get(STEPS))
+        steps = self._confirm_steps(given.local_steps, metrics.get(STEPS))
         sizes = (given.bytes_down, bytes_up)
         return Accepted(client, values, seconds, norm, loss, computing, *sizes, steps)
 
-    def _confirmed(self, asked: int | None, said: object) -> int:
+    def _confirm_steps(self, asked: int | None, said: object) -> int:
         """Return the local steps if the client took as many as it was asked for, else 0."""
         if asked is None or asked == said:
             return asked or 0

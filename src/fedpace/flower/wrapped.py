@@ -136,7 +136,7 @@ class WrappedServer(BaseServer):
         shares = draw.weights / draw.weights.sum()
         vectors = after + reply.updates - shares @ reply.updates
         replies = [
-            self._reweighted(backend.replies[client], layout.record(vector), float(weight))
+            self._reweight(backend.replies[client], layout.record(vector), float(weight))
             for client, vector, weight in zip(
                 reply.clients.tolist(), vectors, draw.weights, strict=True
             )
@@ -158,7 +158,7 @@ class WrappedServer(BaseServer):
         held = vars(self.strategy)
         return {name: held[name] for name in self._remembered if _is_plain(held.get(name))}
 
-    def _reweighted(self, message: Message, arrays: ArrayRecord, weight: float) -> Message:
+    def _reweight(self, message: Message, arrays: ArrayRecord, weight: float) -> Message:
         """Return a client's reply with other arrays, and its weight instead of its samples."""
         strategy = self.strategy
         metrics = MetricRecord({**metrics_of(message), strategy.weighted_by_key: weight})

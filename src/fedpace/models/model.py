@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.adapt import adapt, default_property, defines, original
-from fedpace.checks import FloatArray
+from fedpace.checks import AnyFloats, FloatArray, Labels
 from fedpace.errors import InputError
-
-# In the precision that the model trains in.
-AnyFloats: TypeAlias = NDArray[np.floating[Any]]
-# Classes, or what else is to be predicted.
-Labels: TypeAlias = NDArray[Any]
 
 
 class BaseModel:
@@ -32,7 +27,7 @@ class BaseModel:
         False for entries that no gradient moves, such as the running means of batch
         normalisation; `gradients` writes their new values. None: all are trained.
     architecture : str
-        Text in which models with other layers differ; stored runs are told apart by it.
+        Text that differs for models with other layers; it distinguishes stored runs.
     """
 
     dtype: type[np.floating[Any]] = np.float64

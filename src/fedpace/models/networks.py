@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.checks import FloatArray, IntArray
-from fedpace.models.model import AnyFloats, BaseModel, Labels
+from fedpace.checks import AnyFloats, FloatArray, IntArray, Labels
+from fedpace.models.model import BaseModel
 
 # OpenBLAS makes no copies for products of up to this many numbers, which saves a third of the
 # time. Blocks shorter than this would cost more in calls than that saves.

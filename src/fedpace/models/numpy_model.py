@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.checks import FloatArray
+from fedpace.checks import AnyFloats, FloatArray, Labels
 from fedpace.errors import InputError
-from fedpace.models.model import AnyFloats, BaseModel, Labels
+from fedpace.models.model import BaseModel
 
 # What a user's functions get: one array, or several by name.
 Parameters: TypeAlias = NDArray[Any] | Mapping[str, NDArray[Any]]

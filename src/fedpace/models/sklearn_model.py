@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.checks import FloatArray
+from fedpace.checks import AnyFloats, FloatArray, Labels
 from fedpace.errors import InputError, needs
-from fedpace.models.model import AnyFloats, BaseModel, Labels
+from fedpace.models.model import BaseModel
 from fedpace.models.networks import Logistic
 
 with needs("scikit-learn models need scikit-learn", "sklearn"):

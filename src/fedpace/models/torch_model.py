@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.checks import FloatArray, positive_count
+from fedpace.checks import AnyFloats, FloatArray, Labels, positive_count
 from fedpace.errors import InputError, needs
-from fedpace.models.model import AnyFloats, BaseModel, Labels
+from fedpace.models.model import BaseModel
 
 with needs("PyTorch models need torch", "torch"):
     import torch
@@ -151,7 +151,7 @@ class TorchModel(BaseModel):
     def gradients(self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats) -> None:
         """Write the gradient of each of m clients' mean loss."""
         self._module.train()
-        with self._working():
+        with self._own_threads():
             if self.stacked is None:
                 self.stacked = self._can_stack(parameters, x, y, out)
             if self.stacked:
@@ -169,10 +169,10 @@ class TorchModel(BaseModel):
         if (metric := self._metric) is None:
             return np.full(len(y), np.nan)
 
-        def measured(outputs: Tensor, y: Tensor) -> Tensor:
+        def measure(outputs: Tensor, y: Tensor) -> Tensor:
             return torch_modules.one_per_sample("metric", metric(outputs, y), len(y))
 
-        return self._evaluate(parameters, x, y, measured)
+        return self._evaluate(parameters, x, y, measure)
 
     def arrays(self, parameters: FloatArray) -> dict[str, NDArray[Any]]:
         """Return the module's `state_dict` with these parameters, as arrays."""
@@ -220,7 +220,7 @@ class TorchModel(BaseModel):
         self._module.eval()
         self._load(parameters)
         found = []
-        with self._working(), torch.inference_mode():
+        with self._own_threads(), torch.inference_mode():
             parts = (torch.split(_tensor(each), AT_ONCE) for each in (x, y))
             for inputs, labels in zip(*parts, strict=True):
                 outputs = self._module(inputs)
@@ -242,7 +242,7 @@ class TorchModel(BaseModel):
         return {name: part.view(own[name].shape) for name, part in zip(own, parts, strict=True)}
 
     @contextmanager
-    def _working(self) -> Iterator[None]:
+    def _own_threads(self) -> Iterator[None]:
         """Use our number of threads, and leave PyTorch's threads and random state as they were."""
         before = torch.get_num_threads()
         if self._threads is not None:

@@ -264,7 +264,7 @@ class SitesBackend(BaseBackend):
         answers.sort(key=lambda each: each.client)
         for answer in answers:
             try:
-                opened.append((answer, *self._opened(answer)))
+                opened.append((answer, *self._open_answer(answer)))
             except Exception as error:  # no site can end a run
                 self._leave_out(answer, error)
                 if answer.result is not None and _code(answer.result) == ReturnCode.OK:
@@ -281,7 +281,7 @@ class SitesBackend(BaseBackend):
         length = self._start.size
         return as_reply(accepted, length=length, refused=refused, waited=waited, missing=missing)
 
-    def _opened(self, answer: _Answer) -> tuple[Claims, Update, FLModel]:
+    def _open_answer(self, answer: _Answer) -> tuple[Claims, Update, FLModel]:
         if answer.result is None:
             raise BadReplyError("no answer in time")
         if (code := _code(answer.result)) != ReturnCode.OK:

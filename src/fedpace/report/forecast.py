@@ -26,7 +26,7 @@ POWERS = np.linspace(0.1, 2.0, 20)
 LIMITS = np.linspace(0.0, 0.98, 15)
 # Errors of a curve that do not count, over the mean loss.
 NOISE = 0.005
-# Losses of rounds that follow each other are alike: so many count as one.
+# Losses of successive rounds are correlated: this many count as one.
 ALIKE = 5
 # Values of c over S_0 that are thought possible, and the ends of the interval that is given.
 C_OVER_S0 = (0.1, 0.3, 1.0, 3.0, 10.0)

@@ -22,7 +22,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from fedpace.errors import listed
+from fedpace.errors import join_names
 from fedpace.report.charts import (
     Figure,
     chart_of,
@@ -38,7 +38,7 @@ from fedpace.report.notes import title_of
 from fedpace.report.page import page, part
 from fedpace.report.report import Report
 from fedpace.report.study_charts import LABELS
-from fedpace.studies.build import stopping
+from fedpace.studies.build import stop_rule
 from fedpace.studies.store import Job, Store, StoredRun
 from fedpace.studies.study import Study
 from fedpace.training.callbacks import Callback, Progress, Remaining, RunInfo
@@ -109,7 +109,7 @@ class Live(Callback):
         self._making = threading.Lock()
         self.page()  # says now which package is missing
         token = secrets.token_urlsafe(16)
-        self._server = _Server((HERE, 0), _answering(self, token))
+        self._server = _Server((HERE, 0), _make_handler(self, token))
         self.url = f"http://{HERE}:{self._server.server_port}/{token}/"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -136,7 +136,7 @@ class Live(Callback):
         """Show a run, with its rounds of an earlier command."""
         if self._study is None:
             return
-        job, going = Job(run.scheme, run.seed), _Going(Remaining(stopping(self._study)))
+        job, going = Job(run.scheme, run.seed), _Going(Remaining(stop_rule(self._study)))
         rounds = rows[1:]  # the first row is that of the initial model
         going.seconds += [row.seconds for row in rounds]
         going.losses += [row.loss for row in rounds]
@@ -202,7 +202,7 @@ class Live(Callback):
         """Return the clients waited for, or the slowest client of the last round."""
         if names := self.awaited():
             more = len(names) - NAMED
-            return listed(names[:NAMED]) + f" and {more} more" * (more > 0)
+            return join_names(names[:NAMED]) + f" and {more} more" * (more > 0)
         if row is None or not row.clients.size:
             return ""
         slowest = int(np.argmax(row.client_seconds))
@@ -280,7 +280,7 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def _answering(live: Live, token: str) -> type[BaseHTTPRequestHandler]:
+def _make_handler(live: Live, token: str) -> type[BaseHTTPRequestHandler]:
     """Return the request handler: the page, its news, and nothing else."""
 
     class Answering(BaseHTTPRequestHandler):

@@ -107,7 +107,7 @@ def without_sweeps(setups: list[Setup]) -> tuple[list[Setup], list[Sweep]]:
     return [setup for setup in setups if id(setup) not in swept], sweeps
 
 
-def optimising(setup: Setup) -> list[tuple[str, StoredRun, FloatArray]]:
+def solved_schemes(setup: Setup) -> list[tuple[str, StoredRun, FloatArray]]:
     """Return each scheme that may weigh time or importance, with its first run and its q."""
     do_not = {name for name, scheme in SCHEMES.items() if needs_counts_only(scheme)}
     chosen = (scheme for scheme in setup.schemes if plain_name(scheme) not in do_not)

@@ -22,17 +22,17 @@ from fedpace.report.charts import (
     scheme_encodings,
 )
 from fedpace.report.notes import how_measured, title_of
-from fedpace.report.setups import Setup, Sweep, optimising
+from fedpace.report.setups import Setup, Sweep, solved_schemes
 from fedpace.report.summary import (
     BASELINE,
     Abscissa,
     Ordinate,
     Sensitivity,
     Summary,
+    axis_positions,
     baseline_seconds,
     busy_shares,
     panel,
-    places,
     sensitivities,
     shows_accuracy,
 )
@@ -83,7 +83,7 @@ def study_figures(summary: Summary) -> Iterator[Sequence[Figure]]:
             yield [curve_figure(summary, name, y, x)]
     if busy_shares(setup):
         yield [busy_figure(setup)]
-    if optimising(setup):
+    if solved_schemes(setup):
         yield probabilities_figures(setup)
 
 
@@ -221,7 +221,7 @@ def busy_figure(setup: Setup) -> Figure:
 
 def probabilities_figures(setup: Setup) -> list[Figure]:
     """Show the probabilities of each optimising scheme, all on the same axes."""
-    shown = optimising(setup)
+    shown = solved_schemes(setup)
     every = np.concatenate([q for *_, q in shown])
     x = log_position(np.concatenate([run.profile.times for _, run, _ in shown]), most=6)
     y = log_position([*every, *(2 / q.size for *_, q in shown)])
@@ -254,7 +254,7 @@ def sensitivity_figure(sweep: Sweep) -> Figure:
             first, middle, last = line.star
             stars.append({"scheme": line.scheme, "x": middle, "first": first, "last": last,
                           "seconds": numbers([line.estimated.value])[0]})  # fmt: skip
-    at = places(sweep.values)
+    at = axis_positions(sweep.values)
     labels = f"{[f'{value:g}' for value in sweep.values]}[indexof({at}, datum.value)]"
     edge = [*at, *(star[end] for star in stars for end in ("first", "last"))]
     across = alt.X(
@@ -317,7 +317,7 @@ def _given_points(sweep: Sweep, line: Sensitivity, aside: float) -> Records:
     points = line.seconds
     return records(
         scheme=[line.scheme] * len(points),
-        x=[aside * place for place in places(sweep.values)],
+        x=[aside * place for place in axis_positions(sweep.values)],
         c=[f"{value:g}" for value in sweep.values],
         seconds=numbers(point.value for point in points),
         low=numbers(point.low for point in points),

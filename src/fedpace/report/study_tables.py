@@ -26,7 +26,7 @@ from fedpace.report.notes import (
 from fedpace.report.setups import Sweep, plain_name
 from fedpace.report.summary import BASELINE, PROPOSED, SchemeSummary, Summary, sensitivities
 from fedpace.report.tables import new_table, printable
-from fedpace.report.time_to_target import Costs, Interval, inverse
+from fedpace.report.time_to_target import Costs, Interval, invert
 
 NO_VALUES = "–"
 # Titles are broken into lines of about this many letters where room is short.
@@ -177,8 +177,8 @@ def main_table(summary: Summary) -> str:
         cells = (
             ((f"{star}{_mark(row.scheme)}", misses), row.scheme),
             ((seconds, interval), row.seconds.value),
-            (_cell(inverse(row.to_uniform), _times), 1 / row.to_uniform.value),
-            (_cell(inverse(row.to_best_other), _times), 1 / row.to_best_other.value),
+            (_cell(invert(row.to_uniform), _times), 1 / row.to_uniform.value),
+            (_cell(invert(row.to_best_other), _times), 1 / row.to_best_other.value),
             (_cell(row.costs.accuracy, _percent), row.costs.accuracy.value),
         )
         line = "".join(_sortable_cell(*each) for each in cells)

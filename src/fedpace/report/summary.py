@@ -233,10 +233,10 @@ def sensitivities(sweep: Sweep) -> list[Sensitivity]:
     return [_sensitivity(sweep, scheme) for scheme in schemes]
 
 
-def places(values: Sequence[float]) -> list[float]:
+def axis_positions(values: Sequence[float]) -> list[float]:
     """Return where values of c/S_0 go on a logarithmic axis: 0 a step left of all others.
 
-    >>> places([0.0, 0.3, 1.0])
+    >>> axis_positions([0.0, 0.3, 1.0])
     [0.1, 0.3, 1.0]
     """
     zero = round(min((value for value in values if value > 0), default=1.0) / 3, 12)
@@ -261,7 +261,7 @@ def _sensitivity(sweep: Sweep, scheme: str) -> Sensitivity:
         time_interval(times_of(runs).gross.values()),
         chosen,
         sum(run.ratio is not None and not run.ratio.identified for run in runs),
-        places([*sweep.values, *span])[len(sweep.values) :],
+        axis_positions([*sweep.values, *span])[len(sweep.values) :],
     )
 
 

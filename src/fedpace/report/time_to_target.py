@@ -89,10 +89,10 @@ def ratio_interval(numerators: BySeed, denominators: BySeed) -> Interval:
     return Interval(ratio, ratio / factor, ratio * factor, len(both), bound)
 
 
-def inverse(ratio: Interval) -> Interval:
+def invert(ratio: Interval) -> Interval:
     """Return the inverse of a ratio: 2 for half the time, with the inverse interval.
 
-    >>> inverse(Interval(0.5, 0.25, 1.0, 3, "≥"))
+    >>> invert(Interval(0.5, 0.25, 1.0, 3, "≥"))
     Interval(value=2.0, low=1.0, high=4.0, seeds=3, bound='≤')
     """
     bounds = {"≥": "≤", "≤": "≥"}

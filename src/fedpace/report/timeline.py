@@ -69,7 +69,7 @@ class Missing(NamedTuple):
     refused: bool
 
 
-class Stage(NamedTuple):
+class PhaseSpan(NamedTuple):
     """Rounds of one phase."""
 
     phase: str
@@ -106,7 +106,7 @@ class Timeline(NamedTuple):
     rounds: list[float]
     replies: list[DrawnReply]
     missing: list[Missing]
-    stages: list[Stage]
+    stages: list[PhaseSpan]
     tiers: list[TierSpan]
 
     @property
@@ -141,7 +141,7 @@ class Timeline(NamedTuple):
         """The tiers that have room for a number."""
         return [span for span in self.tiers if self._part(span) >= LEAST_NUMBERED]
 
-    def _part(self, span: Stage | TierSpan) -> float:
+    def _part(self, span: PhaseSpan | TierSpan) -> float:
         total = self.stages[-1].end - self.stages[0].start
         return (span.end - span.start) / total if total > 0 else 0.0
 
@@ -187,7 +187,7 @@ def timelines(setup: Setup) -> list[Timeline]:
     runs = {seed: [run for run in setup.runs if measured or run.seed == seed] for seed in
             {run.seed for run in firsts}}  # fmt: skip
     usual = {seed: _usual_seconds(mine) for seed, mine in runs.items()}
-    asking = [run for run in firsts if any(_asked(row) for row in run.history.rows)]
+    asking = [run for run in firsts if any(_count_asked(row) for row in run.history.rows)]
     return [_timeline(run, usual[run.seed]) for run in asking]
 
 
@@ -251,7 +251,7 @@ def _lines(rows: Sequence[Row], usual: FloatArray) -> tuple[list[int], int]:
     return kept, len(ordered) - len(kept)
 
 
-def _asked(row: Row) -> int:
+def _count_asked(row: Row) -> int:
     return row.clients.size + row.missing.size
 
 
@@ -264,7 +264,7 @@ def _around_the_switch(rows: Sequence[Row]) -> Sequence[Row]:
 
     All of a short run.
     """
-    most = max(2, min(MOST_ROUNDS, MOST_REPLIES // max(map(_asked, rows))))
+    most = max(2, min(MOST_ROUNDS, MOST_REPLIES // max(map(_count_asked, rows))))
     tiered = next((at for at, row in enumerate(rows) if row.tier >= 0), None)
     switch = sum(row.phase != "train" for row in rows) if tiered is None else tiered
     before = most // 2 if tiered is None else most // 8  # tiers are what is looked for
@@ -272,10 +272,10 @@ def _around_the_switch(rows: Sequence[Row]) -> Sequence[Row]:
     return rows[first : first + most]
 
 
-def _stages(rows: Sequence[Row]) -> list[Stage]:
+def _stages(rows: Sequence[Row]) -> list[PhaseSpan]:
     groups = [list(group) for _, group in groupby(rows, key=lambda row: row.phase)]
     ends = [(group[0], group[-1]) for group in groups]
-    return [Stage(a.phase, a.round, b.round, _start(a), b.seconds) for a, b in ends]
+    return [PhaseSpan(a.phase, a.round, b.round, _start(a), b.seconds) for a, b in ends]
 
 
 def _tiers(rows: Sequence[Row]) -> list[TierSpan]:
@@ -287,7 +287,7 @@ def _tiers(rows: Sequence[Row]) -> list[TierSpan]:
     ]
 
 
-def _rounds(stage: Stage) -> str:
+def _rounds(stage: PhaseSpan) -> str:
     return f"{stage.first}" + f"–{stage.last}" * (stage.first < stage.last)
 
 

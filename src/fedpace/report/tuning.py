@@ -23,7 +23,7 @@ from fedpace.report.time_to_target import costs_of, ratio_interval, time_interva
 from fedpace.seeds import Seeds
 from fedpace.studies.runner import run_study
 from fedpace.studies.store import Store, StoredRun
-from fedpace.studies.study import Study, changed
+from fedpace.studies.study import Study, change
 
 # Factors of the study's learning rate, and of its local steps.
 RATES, STEPS = (0.1, 0.3, 1.0, 3.0, 10.0), (1.0, 0.3, 0.1)
@@ -108,7 +108,7 @@ def tune(
         end = seconds / KEPT ** (RUNGS - 1 - rung)
         judged = []
         for trial in left:
-            tried = changed(study, [*trial.settings, *mode, f"stop.seconds={end!r}"])
+            tried = change(study, [*trial.settings, *mode, f"stop.seconds={end!r}"])
             run_study(tried, [name], seeds, directory, processes=processes, scheduler=scheduler)
             judged.append(trial._replace(result=_result(tried, name, seeds, directory)))
         left = sorted(judged, key=lambda trial: trial.result)[: math.ceil(len(judged) / KEPT)]
@@ -117,7 +117,7 @@ def tune(
     return left[0]
 
 
-def compare(
+def compare_tuned(
     study: Study,
     schemes: Sequence[str],
     directory: Path,
@@ -148,7 +148,7 @@ def compare(
                 study, scheme, tuning_seeds, place / "tuning", **how_tuned
             ).settings
         say(f"{place.name}: {scheme}: {' '.join(winners[scheme]) or 'as it is'}")
-        final = changed(study, [*winners[scheme], *mode])
+        final = change(study, [*winners[scheme], *mode])
         run_study(final, [name], seeds, place / "runs", **how)
         used = (
             resource.getrusage(resource.RUSAGE_SELF),
@@ -203,7 +203,7 @@ def cell(study: Study) -> str:
     return re.sub(r"[^A-Za-z0-9+-]+", "-", text)
 
 
-def check_schemes(schemes: Sequence[str]) -> None:
+def check_candidates(schemes: Sequence[str]) -> None:
     """Refuse unknown schemes, before any run."""
     for scheme in schemes:
         find(_parse_candidate(scheme)[0], METHODS, argument="--schemes", group="fedpace.schemes")

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, cast
 
-from fedpace.errors import InputError, listed
+from fedpace.errors import InputError, join_names
 from fedpace.lookup import find
 from fedpace.registry import (
     ASYNCHRONOUS,
@@ -99,7 +99,7 @@ def check_mode(scheme: object, mode: str) -> None:
         raise InputError(f"{entry.name} has no rounds, got mode {mode}; {remedy}")
     raise InputError(
         f"{entry.name} needs rounds, got mode asynchronous; choose one of "
-        f"{listed(method_names(mode=ASYNCHRONOUS))}, or mode synchronous"
+        f"{join_names(method_names(mode=ASYNCHRONOUS))}, or mode synchronous"
     )
 
 
@@ -244,7 +244,7 @@ def _instantiate(given: Any, k: int, name: object, knobs: Mapping[str, Any]) -> 
     if isinstance(given, (type, partial)):
         return _make(given, k, name, knobs)
     if knobs:
-        got = f"{listed(knobs)} for {name!r:.80}"
+        got = f"{join_names(knobs)} for {name!r:.80}"
         raise InputError(f"knobs must be those of a class of samplers, got {got}; leave them out")
     return given
 
@@ -265,7 +265,7 @@ def _server(entry: Entry, at_once: int, knobs: Mapping[str, Any]) -> Any:
     """Return the server that belongs to an asynchronous method, or None."""
     if not entry.server:
         if knobs:
-            got = f"{listed(knobs)} for '{entry.name}'"
+            got = f"{join_names(knobs)} for '{entry.name}'"
             raise InputError(
                 f"knobs must be buffer, or those of a server, got {got}; leave them out"
             )
@@ -274,7 +274,7 @@ def _server(entry: Entry, at_once: int, knobs: Mapping[str, Any]) -> Any:
         made = load(entry.server)
         return made(**({"slots": at_once} if issubclass(made, ArrivalServer) else {}), **knobs)
     except TypeError as error:
-        got = f"{listed(knobs)} for '{entry.name}': {error}"
+        got = f"{join_names(knobs)} for '{entry.name}': {error}"
         raise InputError(
             f"knobs must be those of its server, got {got}; see docs/rivals.md"
         ) from None

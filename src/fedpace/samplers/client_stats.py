@@ -209,10 +209,10 @@ def empty_update_stats(n: int) -> UpdateStats:
     )
 
 
-State = TypeVar("State", bound=UpdateStats)
+Stats = TypeVar("Stats", bound=UpdateStats)
 
 
-def learn_from_updates(state: State, updates: RoundUpdates) -> State:
+def learn_from_updates(state: Stats, updates: RoundUpdates) -> Stats:
     """Return the state with the norms and the curvature of these updates."""
     updates = drop_outliers(updates, state["norms"])
     state["rate"] = updates.learning_rate

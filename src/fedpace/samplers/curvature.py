@@ -22,7 +22,7 @@ from fedpace.training.updates import RoundUpdates, latest_of_each, places_of, re
 ONE = np.float64(1.0)
 # Numbers in a sketch: inner products are off by about 1/√256 of the product of the lengths.
 SKETCH = 256
-# Sketches of larger models use so many of their parameters, in runs that a processor reads at once.
+# Sketches of larger models use this many parameters, in runs that a processor reads at once.
 LARGE, SKETCHED, RUN = 2**20, 2**16, 16
 # Clients whose latest update is remembered: the latest drawn.
 REMEMBERED = 1024

@@ -228,7 +228,7 @@ class Pace(BasePace):
             self._solve_tiers(k, lean, unit, basis["step"], times_with(k, profile, context))
             for k in self._choices(context.n, trusted=basis["pairs"] >= PRIOR_PAIRS)
         ]
-        # K is chosen with c as measured: its limits keep shares from leaning too far.
+        # K is chosen with c as measured: its limits only keep shares from favouring fast clients.
         c = unit * self._ratio(basis, unit, limits=(0.0, math.inf))[0]
         design, used = min(tried, key=lambda each: seconds_per_progress(each[0], each[1], c))
         heaviest = f"rounds of weight {basis['step']:.2g} at most"

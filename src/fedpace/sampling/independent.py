@@ -209,7 +209,7 @@ def sorted_slowest(inclusion: FloatArray, times: FloatArray) -> Slowest:
     return Slowest(mean, gradient, 1.0, nonempty)
 
 
-class Clipped(NamedTuple):
+class Bounded(NamedTuple):
     """Values max(l_i, min(s b_i, 1)), and s."""
 
     values: FloatArray
@@ -218,7 +218,7 @@ class Clipped(NamedTuple):
 
 def clip_to_sum(
     shape: FloatArray, floors: FloatArray | None, total: float, guess: float | None = None
-) -> Clipped:
+) -> Bounded:
     """Return max(l_i, min(s b_i, 1)) with the s that gives them this sum; b_i may be infinite.
 
     Newton's method: the sum is piecewise linear in s and rises with it. Without floors it is
@@ -228,12 +228,12 @@ def clip_to_sum(
     array([1. , 0.5, 0.5])
     """
     if total >= shape.size * (1 - SAME):
-        return Clipped(np.ones_like(shape), np.inf)
+        return Bounded(np.ones_like(shape), np.inf)
     if floors is None:
         scale = _scale(shape, total)
-        return Clipped(np.minimum(scale * shape, 1.0), scale)
+        return Bounded(np.minimum(scale * shape, 1.0), scale)
     if (least := float(floors.sum())) >= total * (1 - SAME):
-        return Clipped(floors * (total / least), 0.0)
+        return Bounded(floors * (total / least), 0.0)
     low, high = 0.0, np.inf
     scale = guess or _scale(shape, total)
     steps = 0
@@ -246,7 +246,7 @@ def clip_to_sum(
         better = scale - over / moving if moving > 0 else np.nan
         found = abs(better - scale) <= SAME * scale or over == 0 or low >= high * (1 - SAME)
         if found or steps == NEWTON_STEPS:
-            return Clipped(values, scale)
+            return Bounded(values, scale)
         if not low < better < high:
             middle = np.sqrt(low * high) if low > 0 else scale / 4
             better = 4 * scale if high == np.inf else middle

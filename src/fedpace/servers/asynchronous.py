@@ -126,7 +126,7 @@ class Compass(Average):
         return weights
 
 
-class Arrival(NamedTuple):
+class SlotUpdate(NamedTuple):
     """One update: its slot, P_j of all slots in use, and how many arrivals old it is."""
 
     slot: int
@@ -176,12 +176,12 @@ class ArrivalServer(BaseServer):
         x, shares = updates.parameters, slot_shares(updates.weights, self.slots)
         sent = updates.draw.clients.tolist(), updates.reply.updates, staleness(updates)
         for client, update, age in zip(*sent, strict=True):
-            arrival = Arrival(client % self.slots, update, shares, int(age))
+            arrival = SlotUpdate(client % self.slots, update, shares, int(age))
             move, state = self.receive(state, arrival)
             x = x + self.scale * move
         return x, state
 
-    def receive(self, state: Any, arrival: Arrival) -> tuple[FloatArray | float, Any]:
+    def receive(self, state: Any, arrival: SlotUpdate) -> tuple[FloatArray | float, Any]:
         """Return how far the model moves, and the new state."""
         raise NotImplementedError
 
@@ -214,7 +214,7 @@ class Ringleader(ArrivalServer):
         """Return empty tables, of this round and the next, before phase 1."""
         return _empty(2, self.slots, parameters.size)
 
-    def receive(self, state: Table, arrival: Arrival) -> tuple[FloatArray | float, Table]:
+    def receive(self, state: Table, arrival: SlotUpdate) -> tuple[FloatArray | float, Table]:
         """Gather, step, or keep the update for the next round."""
         slot, used, served = arrival.slot, arrival.shares.size, state["served"]
         gathering = bool(served[:used].all())
@@ -254,7 +254,7 @@ class Malenia(ArrivalServer):
         """Return an empty table."""
         return _empty(1, self.slots, parameters.size)
 
-    def receive(self, state: Table, arrival: Arrival) -> tuple[FloatArray | float, Table]:
+    def receive(self, state: Table, arrival: SlotUpdate) -> tuple[FloatArray | float, Table]:
         """Gather an update of the current model, and step when they are enough."""
         if arrival.age > state["fresh"]:
             state["fresh"] += 1
@@ -317,7 +317,7 @@ class Ringmaster(ArrivalServer):
         """Return which of the latest arrivals were dropped: none so far."""
         return Dropped(dropped=np.empty(0, dtype=np.bool_))
 
-    def receive(self, state: Dropped, arrival: Arrival) -> tuple[FloatArray | float, Dropped]:
+    def receive(self, state: Dropped, arrival: SlotUpdate) -> tuple[FloatArray | float, Dropped]:
         """Step unless the update is too old, in steps."""
         steps = arrival.age - int(state["dropped"][::-1][: arrival.age].sum())
         old = steps >= (self.threshold or self.slots)

@@ -33,8 +33,7 @@ from fedpace.models.model import BaseModel, as_model
 from fedpace.models.networks import Gru, Logistic, SmallCnn
 from fedpace.profile import Profile
 from fedpace.registry import METHODS
-from fedpace.samplers.build import Pilots, WarmUp, sampler_for
-from fedpace.samplers.build import check_mode as check_scheme_mode
+from fedpace.samplers.build import Pilots, WarmUp, check_mode, sampler_for
 from fedpace.samplers.client_stats import empty_client_stats, learn, profile_of
 from fedpace.samplers.pilots import Piloted
 from fedpace.samplers.solve import Solve
@@ -90,7 +89,7 @@ def run_with(
         drawn_by,
         server=keep_buffers(server_for(study.training.server, drawn_by), backend),
         schedule=parsed_schedule(study.training.schedule),
-        stop=stopping(study),
+        stop=stop_rule(study),
         seeds=Seeds(seed),
         evaluate_every=1 if study.network is None else study.network.evaluate_every,
         callbacks=callbacks,
@@ -110,7 +109,7 @@ def _mode_settings(study: Study, scheme: str) -> dict[str, Any]:
     return {"mode": training.mode, "at_once": training.slots, "buffer": buffer}
 
 
-def check_mode(study: Study, schemes: Sequence[str]) -> None:
+def check_schemes(study: Study, schemes: Sequence[str]) -> None:
     """Refuse schemes that do not fit the study's mode, and more concurrent clients than exist."""
     training, count = study.training, client_count(study)
     if training.asynchronous and training.slots > count:
@@ -125,7 +124,7 @@ def check_mode(study: Study, schemes: Sequence[str]) -> None:
             "; give a number, or add pace and training.mode=asynchronous"
         )
     for scheme in schemes:
-        check_scheme_mode(scheme, training.mode)
+        check_mode(scheme, training.mode)
         if training.k_max is None:
             continue
         if scheme != "pace" or training.mode != "synchronous":
@@ -151,7 +150,7 @@ def sampler(study: Study, scheme: str, backend: BaseBackend, seeds: Seeds) -> Ba
     if study.training.k_max is not None:
         knobs["k_max"] = study.training.k_max
     made = sampler_for(
-        scheme, k, learn=_learning(study), knobs=knobs, mode=study.training.mode, **settings
+        scheme, k, learn=_learn_rule(study), knobs=knobs, mode=study.training.mode, **settings
     )
     if not section.oracle or not isinstance(made, (Solve, Piloted)):
         return made
@@ -185,7 +184,7 @@ def _asynchronous_sampler(study: Study, scheme: str, backend: BaseBackend) -> Ba
     )
 
 
-def _learning(study: Study) -> Pilots | WarmUp | None:
+def _learn_rule(study: Study) -> Pilots | WarmUp | None:
     """Return how a run learns: from a warm-up, from pilots, or by default."""
     if study.sampling.warm_up is not None:
         return WarmUp(study.sampling.warm_up)
@@ -203,7 +202,7 @@ def measured_profile(study: Study, backend: BaseBackend, seeds: Seeds) -> Profil
         backend,
         Solve(SCHEMES["weighted"], study.training.k),
         schedule=parsed_schedule(study.training.schedule),
-        stop=stopping(study),
+        stop=stop_rule(study),
         seeds=seeds,
     )
     learned = empty_client_stats(backend.weights.size)
@@ -213,7 +212,7 @@ def measured_profile(study: Study, backend: BaseBackend, seeds: Seeds) -> Profil
     return profile_of(learned, known, c_over_s0=study.sampling.c_over_s0)
 
 
-def stopping(study: Study) -> Stop:
+def stop_rule(study: Study) -> Stop:
     """Return the stopping rule of a run, in seconds as measured."""
     stop = Stop(**study.stop.model_dump())
     if stop.seconds is None or study.network is None:

@@ -25,7 +25,7 @@ from fedpace.errors import InputError, InUseError
 from fedpace.files import make_folder, write_through
 from fedpace.samplers.build import resolve
 from fedpace.servers.build import server_for
-from fedpace.studies.build import check_mode, parsed_schedule, simulator
+from fedpace.studies.build import check_schemes, parsed_schedule, simulator
 from fedpace.studies.callbacks import Callbacks
 from fedpace.studies.processes import JobResult, Order, run_in_processes, run_on_cluster
 from fedpace.studies.store import DamagedRunError, Job, Store, run_key
@@ -147,7 +147,7 @@ def study_jobs(study: Study, schemes: Sequence[str], seeds: Sequence[int]) -> St
         )
     for scheme in schemes:
         resolve(scheme, argument="schemes")
-    check_mode(study, schemes)
+    check_schemes(study, schemes)
     server = server_for(study.training.server)
     if study.training.asynchronous:
         check_asynchronous(server)

@@ -233,7 +233,7 @@ class TrainingSection(_Section):
     as `k` updates. Other schemes stay synchronous.
 
     With `k` = "auto", `pace` chooses K at every solution, up to `k_max`; its warm-up has K = 4, or
-    `k_max` if that is less. Setting `k_max` says the same.
+    `k_max` if that is less. Setting `k_max` has the same effect.
 
     Clients take `local_steps` steps. With "auto", in the mode "asynchronous", `pace` chooses them,
     and the clients of other schemes take `reference_steps` of the devices. Their `optimiser` is
@@ -532,10 +532,10 @@ def _check_values(study: Study, called: str) -> None:
         raise InputError(f"{called}: {problem}; {remedy}")
 
 
-def changed(study: Study, overrides: Iterable[str]) -> Study:
+def change(study: Study, overrides: Iterable[str]) -> Study:
     """Return a study with other values, `section.field=value` as for --set.
 
-    >>> changed(load_study("simulation-1"), ["training.k=5"]).training.k
+    >>> change(load_study("simulation-1"), ["training.k=5"]).training.k
     5
     """
     values = study.model_dump()

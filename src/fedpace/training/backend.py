@@ -288,11 +288,11 @@ def join_replies(replies: Sequence[Reply], **rest: Any) -> Reply:
         if all(
             part.size or not each.clients.size for part, each in zip(parts, replies, strict=True)
         ):
-            columns[name] = parts[0] if len(parts) == 1 else _joined(parts)
+            columns[name] = parts[0] if len(parts) == 1 else _join(parts)
     return Reply(**columns, **rest)
 
 
-def _joined(parts: Sequence[Any]) -> Any:
+def _join(parts: Sequence[Any]) -> Any:
     if not all(isinstance(part, Differences) for part in parts):
         return np.concatenate(parts)
     return Differences([row for part in parts for row in part.rows], parts[0].shape[1])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedpace.adapt import adapt, defines, original
 from fedpace.checks import FloatArray, IntArray
-from fedpace.errors import InputError, listed
+from fedpace.errors import InputError, join_names
 from fedpace.profile import Profile
 from fedpace.sampling.design import Design, Draw
 from fedpace.sampling.dispatch import Dispatch
@@ -130,7 +130,8 @@ class Phase:
         if self.model is None or self.model not in state.models:
             raise InputError(
                 f"phase must begin with a model that was kept, got '{self.model}' of "
-                f"{listed(state.models) or 'none'}; give the first phase, and that one, an `until`"
+                f"{join_names(state.models) or 'none'}; "
+                "give the first phase, and that one, an `until`"
             )
         return state.models[self.model]  # type: ignore[no-any-return]
 

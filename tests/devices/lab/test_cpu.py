@@ -33,13 +33,13 @@ def test_a_process_stays_on_its_core(tmp_path: Path) -> None:
 @pytest.mark.parametrize("share", [0.0, 0.05, 1.5, float("nan")])
 def test_refuses_shares_that_cannot_be_kept(share: float) -> None:
     with pytest.raises(InputError, match="--cpu-share must be"):
-        launch.check_share(share)
+        launch.check_cpu_share(share)
 
 
 def test_a_share_of_a_core_is_kept_and_its_group_goes(tmp_path: Path) -> None:
     name = lab_name("share")
     try:
-        launch.check_share(0.25)
+        launch.check_cpu_share(0.25)
     except InputError:
         pytest.skip("control groups cannot be written here")
     try:

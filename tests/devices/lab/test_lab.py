@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from fedpace.devices.device import device_names, join
 from fedpace.devices.lab import launch
 from fedpace.devices.lab.lab import Calibrated, calibrate, remains_of
-from fedpace.devices.lab.launch import check_share, limits_left
+from fedpace.devices.lab.launch import check_cpu_share, limits_left
 from fedpace.devices.lab.register import Names, read_lab
 from fedpace.errors import InputError
 from tests.devices.fleet import free_port
@@ -137,7 +137,7 @@ def test_two_labs_run_at_once_and_do_not_touch(four: Up, tmp_path: Path) -> None
 @pytest.mark.slow
 def test_computation_is_limited_and_the_limits_go(four: Up, tmp_path: Path) -> None:
     try:
-        check_share(0.5)
+        check_cpu_share(0.5)
     except InputError:
         pytest.skip("control groups cannot be written here")
     name, state = lab_name("limited"), tmp_path / "state"

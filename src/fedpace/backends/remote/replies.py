@@ -53,7 +53,7 @@ class Accepted(NamedTuple):
     bytes_up: int
     local_steps: int = 0
 
-    def confirming(self, asked: int | None) -> Accepted:
+    def confirm_steps(self, asked: int | None) -> Accepted:
         """Return it without local steps unless these are what was asked for."""
         return self if self.local_steps == (asked or 0) else self._replace(local_steps=0)
 
@@ -77,7 +77,7 @@ def as_reply(
     steps = np.array([each.local_steps for each in ordered], dtype=np.int64)
     return Reply(
         np.array([each.client for each in ordered], dtype=np.int64),
-        _stacked([each.update for each in ordered], length),
+        _stack([each.update for each in ordered], length),
         np.array([each.seconds for each in ordered], dtype=np.float64),
         np.array([each.grad_norm for each in ordered], dtype=np.float64),
         losses=losses if np.isfinite(losses).all() else NO_VALUES,
@@ -92,7 +92,7 @@ def as_reply(
     )
 
 
-def _stacked(rows: Sequence[Difference], length: int) -> FloatArray:
+def _stack(rows: Sequence[Difference], length: int) -> FloatArray:
     """Return the rows as one matrix; those of large models as they came."""
     if not rows:
         return np.empty((0, length))

@@ -161,20 +161,20 @@ class Border:
         norm = finite_number("the gradient norm", value, negative=False)
         if length is not None:
             ratio = norm / length if length > 0 else math.inf
-            most = self._ratios.bounded(client, ratio, least=0.0, most=LARGEST_NORM_PER_LENGTH)
+            most = self._ratios.bound(client, ratio, least=0.0, most=LARGEST_NORM_PER_LENGTH)
             if length > 0 and most < ratio:  # otherwise keep it exact, without rounding
                 norm = most * length
             if length > 0 and math.isfinite(most):
                 self._ratios.put(client, most)
             elif self._ratios.known:
                 norm = 0.0  # an update of zero has no gradient
-        norm = self._norms.bounded(client, norm, least=SMALLEST_NORM, most=LARGEST_NORM)
+        norm = self._norms.bound(client, norm, least=SMALLEST_NORM, most=LARGEST_NORM)
         self._norms.put(client, norm)
         return norm
 
     def took(self, client: int, seconds: float) -> float:
         """Return a client's measured seconds, at least a twentieth of what is usual."""
-        bounded = self._seconds.bounded(client, seconds, least=SHORTEST_TIME)
+        bounded = self._seconds.bound(client, seconds, least=SHORTEST_TIME)
         seconds = seconds if bounded < SHORTEST_JUDGED else bounded
         self._seconds.put(client, seconds)
         return seconds
@@ -311,7 +311,7 @@ class _Latest:
         self._of[client] = value
         insort(self._ordered, value)
 
-    def bounded(self, client: int, value: float, *, least: float, most: float = math.inf) -> float:
+    def bound(self, client: int, value: float, *, least: float, most: float = math.inf) -> float:
         """Return a value within these multiples of the median of the others.
 
         Of two to four others, their smallest and largest are used. With one other the value stays:

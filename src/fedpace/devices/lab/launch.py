@@ -138,7 +138,7 @@ def pin(pid: int, core: int) -> None:
         os.sched_setaffinity(pid, {core})
 
 
-def check_share(share: float) -> None:
+def check_cpu_share(share: float) -> None:
     """Refuse a share of a core that cannot be enforced here."""
     if not LEAST_SHARE <= share <= 1:
         raise InputError(
@@ -154,7 +154,7 @@ def check_share(share: float) -> None:
 def limit(names: Names, device: int, pid: int, share: float) -> None:
     """Put a process into its own control group with a share of a core."""
     root = _root()
-    assert root is not None, "check_share comes first"
+    assert root is not None, "check_cpu_share comes first"
     folder = root / _group(names) / f"{device:03d}"
     folder.mkdir(parents=True, exist_ok=True)
     quota = round(share * PERIOD)

@@ -54,7 +54,7 @@ class FedStale(BaseSampler):
         return RuleDesign(context.n, rule)
 
 
-class Intervals(TypedDict):
+class ReplyIntervals(TypedDict):
     """One entry per client: the mean interval, their count, and the rounds of the current one."""
 
     mean: FloatArray
@@ -86,11 +86,11 @@ class FedAU(BaseSampler):
         positive_count("k", self.k)
         positive_count("longest", self.longest)
 
-    def init(self, n: int) -> Intervals:
+    def init(self, n: int) -> ReplyIntervals:
         """Return the state before the first round."""
-        return Intervals(mean=np.ones(n), count=np.zeros(n), running=np.zeros(n))
+        return ReplyIntervals(mean=np.ones(n), count=np.zeros(n), running=np.zeros(n))
 
-    def design(self, state: Intervals, context: SamplerContext) -> RuleDesign:
+    def design(self, state: ReplyIntervals, context: SamplerContext) -> RuleDesign:
         """Return the uniform draw, with the current weights."""
         weights = context.weights * extend(state["mean"], context.n, 1.0)
 
@@ -100,7 +100,7 @@ class FedAU(BaseSampler):
 
         return RuleDesign(context.n, rule)
 
-    def observe(self, state: Intervals, row: Row) -> Intervals:
+    def observe(self, state: ReplyIntervals, row: Row) -> ReplyIntervals:
         """End the intervals of clients that answered, and those that have become too long."""
         if not row.round:
             return state
@@ -113,4 +113,4 @@ class FedAU(BaseSampler):
         mean[over] = (count[over] * mean[over] + running[over]) / (count[over] + 1)
         count[over] += 1
         running[over] = 0.0
-        return Intervals(mean=mean, count=count, running=running)
+        return ReplyIntervals(mean=mean, count=count, running=running)

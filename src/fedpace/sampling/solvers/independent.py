@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from fedpace.checks import FloatArray, IntArray, positive_count, short_repr
 from fedpace.errors import InputError
 from fedpace.profile import Profile
-from fedpace.sampling.independent import Clipped, Independent, clip_to_sum, sorted_slowest
+from fedpace.sampling.independent import Bounded, Independent, clip_to_sum, sorted_slowest
 from fedpace.sampling.solvers.max_time import LARGE, solve_max_time
 from fedpace.sampling.solvers.mean_time import falling_root, unit_importance
 from fedpace.sampling.solvers.shares import first_positive
@@ -179,7 +179,7 @@ class _Problem(NamedTuple):
         slots = math.ceil(self.total)
         fastest = np.sort(np.partition(times, slots - 1)[:slots])
         seen, scale = 0, None
-        found = Clipped(times, 1.0)
+        found = Bounded(times, 1.0)
 
         def misfit(anchor: float, below: float) -> float:
             """Return log of A / (s² B), which rises with θ = anchor − below."""
@@ -205,7 +205,7 @@ class _Problem(NamedTuple):
         slope = misfit(anchor, math.exp(root.at))
         return _Mean(found.values, seen, root.converged, self._gap(found.values, slope, times, e))
 
-    def _slope(self, found: Clipped, times: FloatArray, e: float) -> float:
+    def _slope(self, found: Bounded, times: FloatArray, e: float) -> float:
         spread = float(self.importance @ (self.importance / found.values)) + e
         return math.log(float(found.values @ times) / spread) - 2 * math.log(found.scale)
 

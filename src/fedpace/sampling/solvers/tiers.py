@@ -31,7 +31,7 @@ LARGE = 2**15
 COARSER = 3
 # Ratio of successive numbers of tiers that are tried.
 FINER = 1.5
-Moments = TypeVar("Moments", float, FloatArray)
+Number = TypeVar("Number", float, FloatArray)
 ROUND_CAP_REMEDY = "give the largest sum of the weights of a round, or leave it out"
 
 
@@ -248,7 +248,7 @@ class _Problem(NamedTuple):
         variance = float(moments @ (1 + self.k * ((1 - m) / m))) + (self.k - 1) * added
         return float(m @ found.times) * (variance + self.profile.beta_over_alpha)
 
-    def _mix(self, own: Moments, together: Moments) -> Moments:
+    def _mix(self, own: Number, together: Number) -> Number:
         return (1 - self.coherence) * own + self.coherence * together
 
     def _moments(self, parts: _Parts, importance: FloatArray, design: Tiered | None) -> FloatArray:
