@@ -105,7 +105,7 @@ def test_every_block_that_is_not_run_can_be_read(page: Path, tmp_path: Path) -> 
                 except Exception as error:
                     raise AssertionError(f"{where}: {error!r}") from error
             else:
-                known = ("python", "console", "sh", "toml", "csv", "")
+                known = ("python", "console", "sh", "toml", "csv", "math", "")
                 assert block.language in known, f"{where}: {block.language}"
                 assert block.language or not is_shell(block.text), where
 
