@@ -31,6 +31,7 @@ from fleets import Fleet, heavy_fleet, make_fleet
 from tables import print_table, seconds
 
 from fedpace import Solution, solve_max_time, solve_mean_time, solve_tiers
+from fedpace.sampling.solvers.independent import solve_independent
 from fedpace.sampling.solvers.shares import solve_shares
 
 # A fleet this small is solved often enough for a median; a large one once.
@@ -39,10 +40,10 @@ MOST_CALLS = 21
 
 
 class Solver(NamedTuple):
-    """P3, P2, tiers or shares (`draws` at once), with or without a cap on the weights."""
+    """P3, P2, tiers, shares (`draws` at once) or independent draws, perhaps with a cap."""
 
     name: str
-    problem: Literal["P3", "P2", "tiers", "shares"]
+    problem: Literal["P3", "P2", "tiers", "shares", "independent", "independent mean"]
     draws: int
     max_weight: float | None
 
@@ -52,6 +53,9 @@ class Solver(NamedTuple):
             return solve_mean_time(*fleet, ratio, self.max_weight, self.draws)
         if self.problem == "shares":
             return solve_shares(*fleet, ratio, self.draws, self.max_weight)
+        if self.problem.startswith("independent"):
+            time: Literal["max", "mean"] = "mean" if self.problem.endswith("mean") else "max"
+            return solve_independent(*fleet, ratio, self.draws, self.max_weight, time=time)
         solve = solve_max_time if self.problem == "P2" else solve_tiers
         return solve(*fleet, ratio, self.draws, self.max_weight)
 
@@ -71,6 +75,10 @@ SOLVERS = (
     Solver("shares, C = 100, capped", "shares", 100, 4.0),
     Solver("shares, C = 10,000", "shares", 10_000, None),
     Solver("shares, C = 10,000, capped", "shares", 10_000, 4.0),
+    Solver("independent, mean time, K = 10", "independent mean", 10, None),
+    Solver("independent, K = 10", "independent", 10, None),
+    Solver("independent, K = 100", "independent", 100, None),
+    Solver("independent, K = 100, capped", "independent", 100, 1.0),
 )
 
 

@@ -43,8 +43,8 @@ def refused(*args: object) -> str:
     ("options", "message"),
     [
         (
-            ("--set", "devices.link=shared:20"),
-            "devices.link must be none on devices, got shared:20; leave it out",
+            ("--set", "devices.link=shared:20:optimal"),
+            "devices.link must be fair in a lab, .*, got shared:20:optimal, .*; write shared:20",
         ),
         (("--devices", 5), "--devices must be one per client of .*, 4, got 5; .*data.clients=5"),
         (("--time-scale", 0), "--time-scale must be positive and finite, got 0; give a number"),

@@ -148,7 +148,7 @@ def test_a_shared_link_makes_fewer_clients_best(fleet: Path) -> None:
     assert strict_json(shared.stdout)["best"]["k"] < free["best"]["k"]
     bad = run(*args, "--link", "shared:0")
     assert bad.returncode == 2
-    assert "link must have a positive capacity, got 0; write" in bad.stderr
+    assert "link must have a positive, finite capacity, got 0; write" in bad.stderr
 
 
 def test_asynchronous_plans_compare_numbers_of_clients_at_work(fleet: Path) -> None:

@@ -107,9 +107,9 @@ def test_who_quits_leaves_the_link_to_the_others() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("shared:0", r"link must have a positive capacity, got 0; write \"shared:20\""),
-        ("shared:-3", r"link must have a positive capacity, got -3; "),
-        ("shared:inf", r"link must have a positive capacity, got inf; "),
+        ("shared:0", r"link must have a positive, finite capacity, got 0; write \"shared:20\""),
+        ("shared:-3", r"link must have a positive, finite capacity, got -3; "),
+        ("shared:inf", r"link must have a positive, finite capacity, got inf; "),
         ("shared:fast", r"link must be shared:CAPACITY in Mbit/s, got 'shared:fast'; "),
         ("own:20", r"link must be shared:CAPACITY in Mbit/s, got 'own:20'; "),
         ("shared:20:best", r"link must be shared fair or optimal, got 'best'; "),
@@ -123,6 +123,16 @@ def test_a_bad_link_is_refused_in_one_line(text: str, message: str) -> None:
 def test_a_client_that_can_never_finish_is_refused() -> None:
     with pytest.raises(InputError, match="own must be positive, got 0 for client 1; a client with"):
         SharedLink(1.0).ends(np.zeros(2), np.ones(2), np.array([1.0, 0.0]))
+
+
+@pytest.mark.parametrize("rule", ["fair", "optimal"])
+@pytest.mark.parametrize("bad", [np.inf, np.nan, -1.0])
+def test_times_and_traffic_that_never_end_are_refused(rule: str, bad: float) -> None:
+    link, column = SharedLink(1.0, rule), np.array([1.0, bad])
+    with pytest.raises(InputError, match=f"ready must be .*, got {bad:g} for client 1; leave out"):
+        link.ends(column, np.ones(2))
+    with pytest.raises(InputError, match=f"megabits must be .*, got {bad:g} for client 1"):
+        link.ends(np.ones(2), column)
 
 
 @given(st.floats(0.01, 10), st.floats(0.01, 10), st.integers(1, 12))

@@ -80,7 +80,6 @@ def up_command(
     from fedpace.studies.study import load_study
 
     study = load_study(setup, overrides or ())
-    options.no_shared_link(study.devices.link)
     if devices not in (None, clients := client_count(study)):
         raise InputError(
             f"--devices must be one per client of {setup}, {clients}, got {devices}; "
@@ -181,7 +180,8 @@ def print_calibration(lab: Lab, found: Calibrated) -> None:
 
 
 def _place(lab: Lab) -> str:
-    return f"server {lab.host}:{lab.port}, time scale {lab.time_scale:g}"
+    shared = "" if lab.link is None else f", link {lab.link}"
+    return f"server {lab.host}:{lab.port}, time scale {lab.time_scale:g}{shared}"
 
 
 def _times(lab: Lab) -> dict[str, list[str]]:
@@ -434,6 +434,7 @@ class _Place(NamedTuple):
     how: str
     time_scale: float = 1.0
     setup: str | None = None
+    link: str | None = None
 
 
 def _place_of_lab(name: str, state: Path | None) -> _Place:
@@ -442,7 +443,8 @@ def _place_of_lab(name: str, state: Path | None) -> _Place:
 
     lab = read_lab(name, state)
     certs = lab_folder(name, state) / CERTIFICATES
-    return _Place(lab.host, lab.port, lab.device_names, certs, lab.how, lab.time_scale, lab.setup)
+    what = (lab.how, lab.time_scale, lab.setup, lab.link)
+    return _Place(lab.host, lab.port, lab.device_names, certs, *what)
 
 
 def _place_to_listen(listen: str, devices: str | None, certs: Path | None) -> _Place:
@@ -461,7 +463,12 @@ def _study(setup: str, overrides: list[str], place: _Place, **network: object) -
     network |= {"how": place.how, "time_scale": place.time_scale}
     given = [f"network.{name}={value!r}" for name, value in network.items() if value is not None]
     study = load_study(setup, [*overrides, *given])
-    options.no_shared_link(study.devices.link)
+    if study.devices.link != place.link:
+        raise InputError(
+            f"devices.link must be the link where it is measured, {place.link or 'none'}, got "
+            f"{study.devices.link or 'none'}; give lab up and lab run the same --set devices.link, "
+            "or leave it out"
+        )
     clients, devices = client_count(study), len(place.devices)
     if clients != devices:
         raise InputError(

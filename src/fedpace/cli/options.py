@@ -70,13 +70,6 @@ def positive(name: str, value: float) -> float:
     return value
 
 
-def no_shared_link(link: str | None) -> None:
-    """Refuse a shared link where times are measured: the links there are the devices' own."""
-    if link is not None:
-        remedy = "leave it out, or simulate it with fedpace run"
-        raise InputError(f"devices.link must be none on devices, got {link}; {remedy}")
-
-
 def csv_file(what: str) -> Any:
     """Return the option -o, a CSV file to write."""
     text = f"Write {what} to this CSV file."

@@ -178,7 +178,9 @@ class SharedLink:
     def __post_init__(self) -> None:
         capacity = number("link", self.capacity, EXAMPLE)
         if not 0 < capacity < math.inf:
-            raise InputError(f"link must have a positive capacity, got {capacity:g}; {EXAMPLE}")
+            raise InputError(
+                f"link must have a positive, finite capacity, got {capacity:g}; {EXAMPLE}"
+            )
         if self.rule not in (FAIR, OPTIMAL):
             raise InputError(f"link must be shared fair or optimal, got '{self.rule}'; {EXAMPLE}")
 
@@ -205,6 +207,10 @@ class SharedLink:
         `own` is the capacity of each client's own link, by default without limit.
         """
         own = np.full(ready.size, np.inf) if own is None else own
+        remedy = "leave out clients that never finish"
+        for name, column in (("ready", ready), ("megabits", megabits)):
+            bad = ~((column >= 0) & (column < np.inf))
+            refuse_first(name, column, bad, "be at least 0 and finite", remedy)
         remedy = "a client without a link never finishes"
         refuse_first("own", own, ~(own > 0), "be positive", remedy)
         if self.rule == OPTIMAL:

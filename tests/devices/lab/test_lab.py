@@ -62,6 +62,15 @@ def test_status_shows_every_device(four: Up) -> None:
 
 
 @in_namespaces
+def test_a_run_must_have_the_link_of_its_lab(four: Up, tmp_path: Path) -> None:
+    link = ("--set", "devices.link=shared:20")
+    done = lab("run", four.setup, *RUN, *link, *four.options, "--out", tmp_path / "runs")
+    assert done.returncode == 2
+    assert "devices.link must be the link where it is measured, none, got shared:20" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@in_namespaces
 def test_a_study_runs_and_is_stored_with_its_times(four: Up, tmp_path: Path) -> None:
     done = lab("run", four.setup, *RUN, *four.options, "--out", tmp_path)
     assert done.returncode == 0, done.stderr

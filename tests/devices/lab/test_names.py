@@ -15,6 +15,7 @@ def test_interfaces_have_at_most_fifteen_characters(name: str, device: int) -> N
     names = Names(name)
     assert len(names.veth(device)) <= 15
     assert len(names.bridge) <= 15
+    assert len(names.shared) <= 15
 
 
 @given(labs, devices)
@@ -23,6 +24,7 @@ def test_a_lab_owns_what_it_names(name: str, device: int) -> None:
     assert names.owns_namespace(names.namespace(device))
     assert names.owns_link(names.veth(device))
     assert names.owns_link(names.bridge)
+    assert names.owns_link(names.shared)
 
 
 @given(labs, labs, devices)

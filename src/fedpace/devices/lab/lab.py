@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from fedpace.checks import FloatArray
 from fedpace.devices.backend import DeviceBackend
 from fedpace.devices.certificates import make_certificates
 from fedpace.devices.lab.launch import (
+    QUEUE,
     check_iproute,
     create_network,
     limit,
@@ -31,6 +33,7 @@ from fedpace.devices.lab.launch import (
     remove_network,
     running_devices,
     server_address,
+    share_server_link,
     start,
     stop,
     tc_batch,
@@ -53,8 +56,9 @@ from fedpace.errors import InputError
 from fedpace.files import lock_folder, make_folder
 from fedpace.seeds import Seeds
 from fedpace.studies.build import drawn_times, model_of, split
-from fedpace.studies.study import Study
+from fedpace.studies.study import DevicesSection, Study
 from fedpace.times.distributions import ORDERS
+from fedpace.times.links import FAIR, SharedLink
 from fedpace.training.backend import BaseBackend, Task
 
 # Overhead of a TLS 1.3 record of at most 16 KiB: header, type and authentication tag.
@@ -64,8 +68,6 @@ ETHERNET, HEADERS = 14, 52
 # Longest packet; how many a model should have, because a token bucket lets one pass at once; and
 # the packet length that every network must carry.
 LONGEST_PACKET, PACKETS, SHORTEST_PACKET = 1500, 32, 576
-# Bytes that may wait before a slow link: more than any TCP window, so that nothing is dropped.
-QUEUE = 16 * 1024 * 1024
 # Bytes per second: faster than any device asked for, slower than what tc refuses.
 FASTEST = 1e9
 # Rounds per device, whose median counts: for the first correction, the second, and to verify.
@@ -128,6 +130,21 @@ def token_bucket(rate: float, packet: int) -> str:
     'tbf rate 8000bit burst 1514 limit 16777216'
     """
     return f"tbf rate {max(round(8 * rate), 8)}bit burst {packet + ETHERNET} limit {QUEUE}"
+
+
+def shared_rate(devices: DevicesSection, payload: int, time_scale: float) -> float:
+    """Return the bytes per second of a server's link that carries as many rounds as the study's.
+
+    It carries capacity / megabits rounds of one client in a second of the study, and a round is two
+    payloads, with their acknowledgements: one for two packets.
+
+    >>> round(shared_rate(DevicesSection(link="shared:64", megabits=64.0), 81_640, 0.5))
+    349844
+    """
+    assert devices.link is not None
+    rounds = SharedLink.parse(devices.link).capacity / devices.megabits / time_scale
+    packets = wire_bytes(payload) / (packet_size(payload) + ETHERNET)
+    return 2 * rounds * (wire_bytes(payload) + packets / 2 * (HEADERS + ETHERNET))
 
 
 class RoundMedians(NamedTuple):
@@ -323,7 +340,8 @@ def bring_up(
 
     The devices are measured with the study's model and local steps. `times` are their round times,
     see `fedpace.times.distributions.usual_times`, drawn with `seed` as in a simulated run. With
-    `paced`, and always without root, devices limit their own rates on the loopback.
+    `paced`, and always without root, devices limit their own rates on the loopback. A link that
+    the study's clients share is limited last: the devices' own links are measured without it.
     """
     if left := remains_of(name, state):
         raise name_taken_error(name, left[0])
@@ -336,6 +354,10 @@ def bring_up(
         write_lab(lab, folder)
         make_certificates(folder / CERTIFICATES, lab.device_names, [lab.host, "localhost"])
         found = _calibrate(EmulatedDevices(lab, folder, limits or Limits()), study, seed, say)
+        if lab.link is not None:
+            rate = shared_rate(study.devices, 4 * model_of(study).size, time_scale)
+            addresses = [IPv4Address(lab.host) + 1 + each for each in range(lab.devices)]
+            share_server_link(lab.names, rate, lab.packet + ETHERNET, addresses)
     except BaseException:
         take_down(name, state)
         raise
@@ -354,6 +376,13 @@ def _plan(study: Study, name: str, asked: FloatArray, time_scale: float, *, pace
     paced = paced or not may_make_networks()
     if not paced:
         check_iproute()
+    link = study.devices.link
+    if link is not None and (paced or SharedLink.parse(link).rule != FAIR):
+        got = f"{link}, {'paced' if paced else 'optimal'}"
+        raise InputError(
+            f"devices.link must be fair in a lab, and needs root, got {got}; write shared:20, "
+            "or leave it out"
+        )
     return Lab(
         name=name,
         devices=asked.size,
@@ -366,6 +395,7 @@ def _plan(study: Study, name: str, asked: FloatArray, time_scale: float, *, pace
         packet=packet_size(4 * model_of(study).size),
         rates=[],
         measured=[],
+        link=link,
         allow=sorted({name.rpartition(":")[0] for name in study.own_code if ":" in name}),
     )
 

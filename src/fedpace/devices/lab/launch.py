@@ -253,6 +253,10 @@ def ip_json(*arguments: str) -> list[dict[str, Any]]:
     return [record for record in json.loads(text or "[]") if record]
 
 
+# Bytes that may wait before a slow link: more than any TCP window, so that nothing is dropped.
+QUEUE = 16 * 1024 * 1024
+
+
 def create_network(names: Names, devices: int, packet: int, labs: Path) -> IPv4Network:
     """Create the bridge, the namespaces and the links; return the chosen subnet.
 
@@ -274,6 +278,50 @@ def create_network(names: Names, devices: int, packet: int, labs: Path) -> IPv4N
     for device in range(devices):
         ip_batch(_device_side(subnet[device + 2], packet), names.namespace(device))
     return subnet
+
+
+def share_server_link(
+    names: Names, rate: float, packet: int, addresses: Sequence[IPv4Address]
+) -> None:
+    """Limit all packets between devices and server to `rate` bytes per second, both ways together.
+
+    Packets of the bridge are redirected to an interface for that (ifb), and go on from there. Each
+    device, known by its address, has a queue of its own; the queues take turns.
+    """
+    shared, bits = names.shared, max(round(8 * rate), 8)
+    each = max(bits // max(len(addresses), 1), 8)
+    burst = f"burst {packet} cburst {packet} quantum {packet}"
+    ip_batch(
+        [
+            f"link add {shared} type ifb",
+            f"link set {shared} up",
+            # Packets as long as on a wire, so that queues take turns by packets.
+            f"link set {names.bridge} gso_max_size {packet} gso_max_segs 1",
+        ]
+    )
+    everything = f"protocol ip u32 match u32 0 0 action mirred egress redirect dev {shared}"
+    lines = [
+        f"qdisc replace dev {shared} root handle 1: htb",
+        f"class add dev {shared} parent 1: classid 1:1 htb rate {bits}bit ceil {bits}bit {burst}",
+    ]
+    for place, address in enumerate(addresses):
+        own = f"1:{place + 2:x}"
+        lines += [
+            f"class add dev {shared} parent 1:1 classid {own} htb rate {each}bit ceil {bits}bit "
+            + burst,
+            f"qdisc add dev {shared} parent {own} bfifo limit {QUEUE}",
+            *(
+                f"filter add dev {shared} parent 1: protocol ip u32 match ip {end} {address}/32 "
+                f"flowid {own}"
+                for end in ("src", "dst")
+            ),
+        ]
+    lines += [
+        f"qdisc add dev {names.bridge} clsact",
+        f"filter add dev {names.bridge} egress {everything}",
+        f"filter add dev {names.bridge} ingress {everything}",
+    ]
+    tc_batch(lines)
 
 
 def remove_network(names: Names) -> None:

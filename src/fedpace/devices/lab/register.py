@@ -54,6 +54,11 @@ class Names:
         """Return the bridge's end of a device's link."""
         return f"fp{self._short}d{device:03d}"
 
+    @property
+    def shared(self) -> str:
+        """The interface through which all packets pass, if devices share the server's link."""
+        return f"fp{self._short}s"
+
     def owns_namespace(self, name: str) -> bool:
         """Return whether a namespace is this lab's.
 
@@ -64,7 +69,7 @@ class Names:
 
     def owns_link(self, name: str) -> bool:
         """Return whether an interface is this lab's."""
-        return re.fullmatch(rf"fp{self._short}(b|d\d{{3}})", name) is not None
+        return re.fullmatch(rf"fp{self._short}(b|s|d\d{{3}})", name) is not None
 
     @property
     def _short(self) -> str:
@@ -86,6 +91,7 @@ class Lab:
     packet: int  # bytes of the longest packet of a link
     rates: list[float]  # of each device's link, in bytes per second
     measured: list[float]  # round time of each device, in seconds
+    link: str | None = None  # of the server, as a study names it, if the devices share it
     allow: list[str] = field(default_factory=list)  # own files and modules that devices may run
 
     @property
