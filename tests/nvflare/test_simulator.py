@@ -21,8 +21,7 @@ needs_nvflare = pytest.mark.skipif(
 # A controller that checks our backend instead of training.
 CHECKING = """
 from fedpace.conformance import check_backend
-from fedpace.nvflare import AdaptiveSampling
-from fedpace.nvflare.controller import SitesBackend
+from fedpace.nvflare import AdaptiveSampling, SitesBackend
 
 
 class Checking(AdaptiveSampling):

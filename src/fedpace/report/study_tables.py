@@ -8,6 +8,7 @@ import io
 import math
 import textwrap
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 from rich.markup import escape
@@ -26,7 +27,7 @@ from fedpace.report.notes import (
 from fedpace.report.setups import Sweep, plain_name
 from fedpace.report.summary import BASELINE, PROPOSED, SchemeSummary, Summary, sensitivities
 from fedpace.report.tables import new_table, printable
-from fedpace.report.time_to_target import Costs, Interval, invert
+from fedpace.report.time_to_target import COST_COLUMNS, Costs, Interval, invert
 
 NO_VALUES = "–"
 # Titles are broken into lines of about this many letters where room is short.
@@ -95,28 +96,16 @@ def cost_columns(summary: Summary) -> list[Column]:
     """Return the columns of the table of costs; none where runs did not count them."""
     if all(math.isnan(row.costs.device_seconds.value) for row in summary.rows):
         return []
-    every = [
-        Column("scheme", lambda row: (_mark(row.scheme), "")),
-        Column("device-seconds", lambda row: _cell(row.costs.device_seconds, _rounds)),
-        Column("updates", lambda row: _cell(row.costs.updates, _rounds)),
-        Column("wasted", lambda row: _cell(row.costs.wasted, _percent)),
-        Column("MB down", lambda row: _cell(row.costs.down, _seconds)),
-        Column("MB up", lambda row: _cell(row.costs.up, _seconds)),
-        Column("busiest client", lambda row: _cell(row.costs.busiest, _percent)),
-        Column("staleness, steps", lambda row: _cell(row.costs.staleness, _seconds)),
-        Column("final accuracy", lambda row: _cell(row.costs.accuracy, _percent)),
-        Column("of the slowest fifth", lambda row: _cell(row.costs.slow_accuracy, _percent)),
-    ]
-    # Staleness is for asynchronous runs, and not every backend knows the rest.
-    unknown = {
-        title
-        for title, name in (
-            ("staleness, steps", "staleness"),
-            ("of the slowest fifth", "slow_accuracy"),
-        )
-        if all(math.isnan(getattr(row.costs, name).value) for row in summary.rows)
-    }
-    return [column for column in every if column.title not in unknown]
+    found = [Column("scheme", lambda row: (_mark(row.scheme), ""))]
+    for name, (title, kind) in COST_COLUMNS.items():
+        # Staleness is for asynchronous runs, and not every backend knows the rest.
+        if any(math.isfinite(getattr(row.costs, name).value) for row in summary.rows):
+            found.append(Column(title, partial(_cost_cell, name=name, text=COST_TEXTS[kind])))
+    return found
+
+
+def _cost_cell(row: SchemeSummary, *, name: str, text: Callable[[float], str]) -> Cell:
+    return _cell(getattr(row.costs, name), text)
 
 
 def main_columns(summary: Summary, place: Narrow) -> list[Column]:
@@ -313,6 +302,9 @@ def _rounds(value: float) -> str:
 
 def _percent(value: float) -> str:
     return f"{100 * value:.1f} %" if math.isfinite(value) else NO_VALUES
+
+
+COST_TEXTS = {"count": _rounds, "amount": _seconds, "share": _percent}
 
 
 def _ratio(value: float) -> str:

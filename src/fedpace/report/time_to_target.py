@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.special import stdtrit
@@ -258,6 +258,20 @@ class Costs(NamedTuple):
     staleness: Interval
     accuracy: Interval
     slow_accuracy: Interval
+
+
+# The titles of the table of costs, and how its numbers are written.
+COST_COLUMNS: dict[str, tuple[str, Literal["count", "amount", "share"]]] = {
+    "device_seconds": ("device-seconds", "count"),
+    "updates": ("updates", "count"),
+    "wasted": ("wasted", "share"),
+    "down": ("MB down", "amount"),
+    "up": ("MB up", "amount"),
+    "busiest": ("busiest client", "share"),
+    "staleness": ("staleness, steps", "amount"),
+    "accuracy": ("final accuracy", "share"),
+    "slow_accuracy": ("of the slowest fifth", "share"),
+}
 
 
 def costs_of(runs: Sequence[StoredRun]) -> Costs:

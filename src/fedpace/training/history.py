@@ -51,7 +51,7 @@ class Row(NamedTuple):
     `missing_seconds` is how long the server waited for each of the missing. All are empty in
     rounds.
 
-    To add a column, add it here and fill it in `fedpace.training.synchronous`; the files follow.
+    To add a column, add it here and fill it in `Training._describe`; the files follow.
     """
 
     phase: str

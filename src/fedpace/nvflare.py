@@ -12,17 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from nvflare.apis.controller_spec import Task as SiteTask
-from nvflare.apis.fl_constant import ReturnCode
-from nvflare.app_common.abstract.fl_model import FLModel, MetaKey, ParamsType
-from nvflare.app_common.utils.fl_model_utils import FLModelUtils
-from nvflare.app_common.workflows.model_controller import ModelController
 
 from fedpace.backends.remote.replies import Accepted, ArrayLayout, Update, as_reply
 from fedpace.backends.remote.roster import Roster, wait_until
 from fedpace.backends.remote.screening import BadReplyError, Border, Claims
 from fedpace.checks import FloatArray, positive_count
-from fedpace.errors import InputError, TooFewClientsError
+from fedpace.errors import InputError, TooFewClientsError, needs
 from fedpace.samplers.build import sampler_for
 from fedpace.seeds import Seeds
 from fedpace.servers.build import AUTO, AverageBuffers, server_for
@@ -31,6 +26,13 @@ from fedpace.training.backend import BaseBackend, Evaluation, Reply, Task
 from fedpace.training.history import Row
 from fedpace.training.stopping import Stop
 from fedpace.training.train import train
+
+with needs("fedpace.nvflare needs NVFlare", "nvflare"):
+    from nvflare.apis.controller_spec import Task as SiteTask
+    from nvflare.apis.fl_constant import ReturnCode
+    from nvflare.app_common.abstract.fl_model import FLModel, MetaKey, ParamsType
+    from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+    from nvflare.app_common.workflows.model_controller import ModelController
 
 # Seconds between looks for sites, and for replies.
 LOOK, POLL = 1.0, 0.05
