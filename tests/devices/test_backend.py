@@ -146,7 +146,7 @@ def test_names_whom_it_waits_for(server: DeviceServer) -> None:
     silent = threading.Event()
 
     def late(asked: Received) -> list[bytes]:
-        assert asked.kind != "train" or silent.wait(30)
+        assert asked.kind != "train" or silent.wait(600)
         return honest(1, asked)
 
     waiting = DeviceBackend(server, MODEL, Seeds(SEED), least=N)
@@ -177,7 +177,7 @@ def test_goes_from_one_job_to_the_next(server: DeviceServer) -> None:
     first = prepared(server, least=2, grace=0.0)
     np.testing.assert_array_equal(first.weights[:2] / first.weights[0], [1, 35 / 20])
     for seed in (SEED, SEED + 1):
-        devices = DeviceBackend(server, MODEL, Seeds(seed), least=2, grace=0.2, deadline=20.0)
+        devices = DeviceBackend(server, MODEL, Seeds(seed), least=2, grace=0.2, deadline=300.0)
         devices.prepare({"seed": seed})
         expected = run(simulator(seed), 0, [0, 1])
         np.testing.assert_array_equal(run(devices, 0, [0, 1]).updates, expected.updates)

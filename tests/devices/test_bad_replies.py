@@ -42,7 +42,7 @@ def fleet(server: DeviceServer, answer: Any, least: int = N) -> DeviceBackend:
         Fake(port, client)
     Fake(port, BAD, answer)
     devices = DeviceBackend(
-        server, MODEL, Seeds(0), deadline=20.0, patience=20.0, grace=0.0, least=least
+        server, MODEL, Seeds(0), deadline=300.0, patience=300.0, grace=0.0, least=least
     )
     devices.prepare({})
     return devices
@@ -256,7 +256,7 @@ def test_one_absurd_number_does_not_end_a_run(
 
     for client in range(N):
         Fake(server.address[1], client, answer if client == bad else None)
-    devices = DeviceBackend(server, MODEL, Seeds(0), deadline=20.0, patience=20.0, least=N)
+    devices = DeviceBackend(server, MODEL, Seeds(0), deadline=300.0, patience=300.0, least=N)
     devices.prepare({})
     outcome = train(
         devices,
@@ -284,7 +284,7 @@ def test_counts_what_is_held_out_as_it_is_where_devices_differ(server: DeviceSer
 
     for client in range(N):
         Fake(server.address[1], client, large if client == N - 1 else None)
-    devices = DeviceBackend(server, MODEL, Seeds(0), deadline=20.0)
+    devices = DeviceBackend(server, MODEL, Seeds(0), deadline=300.0)
     devices.prepare({})
     assert evaluated(devices).accuracy == pytest.approx(106 / 112)
     assert not devices.refusals
@@ -294,7 +294,7 @@ def test_says_that_a_model_has_diverged_when_most_devices_say_so(server: DeviceS
     port = server.address[1]
     for client in range(N):
         Fake(port, client, lambda asked, i=client: honest(i, asked, **_without_loss(asked)))  # type: ignore[misc]
-    devices = DeviceBackend(server, MODEL, Seeds(0), deadline=20.0)
+    devices = DeviceBackend(server, MODEL, Seeds(0), deadline=300.0)
     devices.prepare({})
     assert np.isnan(evaluated(devices, np.full(MODEL.size, 1e300)).loss)
 
@@ -350,7 +350,7 @@ def test_the_operators_counts_are_those_that_count(server: DeviceServer) -> None
     for client in range(N):
         Fake(port, client)
     devices = DeviceBackend(
-        server, MODEL, Seeds(0), deadline=20.0, patience=20.0, grace=0.0, least=1
+        server, MODEL, Seeds(0), deadline=300.0, patience=300.0, grace=0.0, least=1
     )
     given = {f"device-{client}": 10 * (client + 1) for client in OTHERS} | {"device-2": 7}
     devices.prepare({}, given=given)
@@ -368,7 +368,9 @@ def test_a_first_update_of_1e37_is_refused_also_after_a_restart(server: DeviceSe
     devices = fleet(server, answer)
     assert run(devices, 0).clients.tolist() == OTHERS
     memory = json.loads(json.dumps(devices.memory))
-    again = DeviceBackend(server, MODEL, Seeds(0), deadline=20.0, patience=20.0, grace=0.0, least=N)
+    again = DeviceBackend(
+        server, MODEL, Seeds(0), deadline=300.0, patience=300.0, grace=0.0, least=N
+    )
     again.prepare({}, memory=memory)
     assert run(again, 1, [BAD]).refused.tolist() == [BAD]  # it is alone in this round
     assert devices.refusals == {(BAD, "update"): 2}
@@ -386,7 +388,7 @@ def test_a_device_that_answers_at_once_counts_for_a_twentieth_of_the_usual_time(
         Fake(server.address[1], client, lambda asked, i=client: slow(asked, i))  # type: ignore[misc]
     Fake(server.address[1], BAD)
     devices = DeviceBackend(
-        server, MODEL, Seeds(0), deadline=20.0, patience=20.0, grace=0.0, least=N
+        server, MODEL, Seeds(0), deadline=300.0, patience=300.0, grace=0.0, least=N
     )
     devices.prepare({})
     reply = run(devices, 0)

@@ -93,4 +93,4 @@ def test_a_device_in_javascript_trains_with_the_others(
         assert rows[-1].loss < rows[0].loss
         reasons = {reason for client, reason in server.refusals if client == CLIENT}
         assert reasons <= {"gradient norm bounded"}  # as any device's may be
-    assert processes[0].wait(20) == 0  # it was told goodbye
+    assert processes[0].wait(300) == 0  # it was told goodbye

@@ -49,7 +49,7 @@ def test_a_device_is_preparing_until_its_answer_was_looked_at(server: DeviceServ
 
     Fake(server.address[1], 0)
     server.give({}, floats=MODEL.size, accept=accept)
-    assert looked.wait(20)
+    assert looked.wait(300)
     assert seen == [[0]]
 
 
@@ -120,14 +120,14 @@ def test_who_fails_is_lost_or_late_counts_as_collected(server: DeviceServer) -> 
             client,
             lambda asked, i=client, bad=bad: _or_honest(i, asked, bad),  # type: ignore[misc]
         )
-    devices = prepared(server, deadline=0.3, memory=KNOWN)
+    devices = prepared(server, deadline=2.0, memory=KNOWN)
     for client in range(N):
         devices.submit(task(devices.initial(), [client]))
     replies = [devices.collect(1) for _ in range(N)]
     assert sorted(reply.clients.tolist() for reply in replies) == [[], [], [], [0]]
     assert sorted(reply.refused.tolist() for reply in replies) == [[], [], [], [1]]
     assert replies[-1].clients.size == 0  # the silent one, at its deadline
-    assert sum(reply.lasted for reply in replies) >= 0.3
+    assert sum(reply.lasted for reply in replies) >= 2.0
 
 
 def _or_honest(client: int, asked: Received, bad: Answer | None) -> list[bytes] | None:

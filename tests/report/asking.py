@@ -13,7 +13,7 @@ from typing import Any
 def asked(url: str, headers: Mapping[str, str] = {}, *, post: bool = False) -> Any:
     method = "POST" if post else "GET"
     request = urllib.request.Request(url, headers=dict(headers), method=method)
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=600) as answer:
         text = answer.read().decode()
     return (
         json.loads(text) if answer.headers["Content-Type"].startswith("application/json") else text

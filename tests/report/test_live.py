@@ -88,7 +88,7 @@ def test_the_page_grows_in_a_browser_while_runs_are_done(browser: Any, tmp_path:
     assert re.search(r"\d:\d\d:\d\d$", text("#live tbody tr"))  # the time left
     gate.open(5)
     until(lambda: "The command has ended" in text("#live .standing"))
-    training.join(60)
+    training.join(600)
     assert not training.is_alive()
     assert "2 of 2 runs are done" in text("#live .standing")
     # The report of what is finished has come, and works as it does in a file.
@@ -139,7 +139,7 @@ def test_commands_of_other_sites_are_not_obeyed(tmp_path: Path) -> None:
 
 
 def test_the_page_is_sent_with_a_policy(tmp_path: Path) -> None:
-    with Live(tmp_path, print) as live, urllib.request.urlopen(live.url, timeout=60) as answer:
+    with Live(tmp_path, print) as live, urllib.request.urlopen(live.url, timeout=600) as answer:
         policy = answer.headers["Content-Security-Policy"]
         assert policy.startswith("default-src 'none'; script-src 'sha256-")
         assert policy.endswith("; frame-ancestors 'none'")
@@ -201,7 +201,7 @@ def test_a_browser_that_hangs_up_is_not_a_traceback(
         assert "connect-src" in asked(live.url)
         for thread in threading.enumerate():
             if "process_request_thread" in thread.name:
-                thread.join(60)
+                thread.join(600)
     assert capsys.readouterr().err == ""
 
 
@@ -257,7 +257,7 @@ def test_ctrl_c_ends_a_command_with_a_page(tmp_path: Path) -> None:
     url = url_of(process)
     wait_until(lambda: len(asked(f"{url}now")["runs"]) == 2)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "interrupted: 0 of 5 runs are stored" in err
     assert "Traceback" not in err
@@ -278,6 +278,6 @@ def test_a_stored_study_is_opened_and_grows(tmp_path: Path) -> None:
         assert asked(f"{url}now")["stored"] == 2
         assert "2 runs in" in asked(url)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        assert process.wait(600) == 0
     done = run("live", tmp_path / "nothing")
     assert_refused(done, "is not a directory")

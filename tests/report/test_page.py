@@ -50,7 +50,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Summary]]
 @pytest.fixture
 def opened(browser: Any, made: tuple[Path, list[Summary]]) -> Any:
     browser.get(made[0].as_uri())
-    wait = import_module("selenium.webdriver.support.ui").WebDriverWait(browser, 60)
+    wait = import_module("selenium.webdriver.support.ui").WebDriverWait(browser, 300)
     wait.until(lambda page: page.execute_script("return document.body.dataset.drawn"))
     return browser
 

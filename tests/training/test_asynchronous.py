@@ -368,7 +368,7 @@ def test_a_state_that_is_changed_in_place_is_kept_as_it_was_recorded(tmp_path: P
     journal, go = Checkpoint(tmp_path / "run.npz", {}), threading.Event()
 
     def write_later(item: Any) -> None:
-        assert go.wait(10)
+        assert go.wait(600)
         journal._write(item)
 
     journal._writer = BackgroundWriter(write_later)

@@ -12,12 +12,12 @@ def test_what_was_submitted_while_it_was_busy_is_passed_over_but_for_the_newest(
 
     def work(item: int) -> None:
         begun.set()
-        assert go.wait(10)
+        assert go.wait(600)
         done.append(item)
 
     behind = BackgroundWriter(work)
     behind.submit(0)
-    assert begun.wait(10)
+    assert begun.wait(600)
     for item in range(1, 10):
         behind.submit(item)  # does not wait
     assert done == []

@@ -183,7 +183,7 @@ def compare_command(
     scheduler: Annotated[str | None, SCHEDULER] = None,
     folder: Annotated[Path | None, options.FOLDER] = None,
 ) -> None:
-    """Tune each scheme with as many trials on other seeds, then compare the winners."""
+    """Tune every scheme with the same number of trials, then compare the winners on other seeds."""
     options.need("sim,report", "pydantic")
     from fedpace.data.datasets import look_in
     from fedpace.report.tuning import ASYNCHRONOUS, check_candidates, compare_tuned
