@@ -230,11 +230,11 @@ def evaluating_for(seconds: float, client: int) -> Any:
 
 def test_gives_an_evaluation_twice_as_long_each_time(server: DeviceServer) -> None:
     for client in range(N):
-        Fake(server.address[1], client, evaluating_for(1.2, client))
+        Fake(server.address[1], client, evaluating_for(0.8, client))
     devices = prepared(server, deadline=0.025)
     with pytest.raises(TooFewClientsError, match=r"the last of 0\.1 s; .* with --deadline"):
         evaluated(devices)
-    devices = prepared(server, deadline=0.45)  # the third attempt has 1.8 s
+    devices = prepared(server, deadline=0.3)  # the third attempt has 1.2 s
     assert evaluated(devices).accuracy == 0.5
     assert {reason for _, reason in devices.refusals} == {"late"}
 
