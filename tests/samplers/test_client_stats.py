@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fedpace.errors import InputError
 from fedpace.samplers.client_stats import (
     ClientStats,
     empty_client_stats,
@@ -49,3 +50,11 @@ def test_later_rounds_do_not_change_a_snapshot() -> None:
     np.testing.assert_array_equal(before.grad_norms, after.grad_norms)
     np.testing.assert_array_equal(before.times, after.times)
     assert (profile_of(seen, known).times != after.times).any()
+
+
+@pytest.mark.parametrize("name", ["squares", "reports", "seconds", "replies", "tasks"])
+def test_statistics_of_fewer_clients_than_the_others_are_refused(name: str) -> None:
+    seen = learned()
+    seen[name] = seen[name][:2]  # type: ignore[literal-required]
+    with pytest.raises(InputError, match="one entry per client"):
+        learn(seen, row([0], grad_norms=[2.0], client_seconds=[5.0]))

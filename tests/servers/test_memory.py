@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, IntArray
+from fedpace.errors import InputError
 from fedpace.samplers.pace import Pace
 from fedpace.sampling.design import Draw, WithReplacement
 from fedpace.sampling.tiers import Tiered
@@ -315,3 +316,14 @@ def test_rounds_go_as_far_where_half_of_the_clients_are_away() -> None:
     model = train(fleet, fixed, schedule=constant(0.1), **how).state.parameters
     np.testing.assert_allclose(model.sum(), 40)  # everybody's update adds 1
     np.testing.assert_allclose(model[[1, 3]], 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("clients", 2**62), ("clients", -5), ("slots", 4), ("slots", -2)]
+)
+def test_a_memory_of_clients_that_are_not_there_is_refused(name: str, number: int) -> None:
+    state = remembered(beta=0.0)  # also while memory counts for nothing, before it is looked at
+    state[name][1] = number  # type: ignore[literal-required]
+    draw = Draw(np.array([0]), np.array([1.0]))
+    with pytest.raises(InputError, match=f"{name} of the server's memory must be from -1 to"):
+        stepped(Memory(), state, np.zeros(SIZE), draw, np.ones((N, SIZE)))

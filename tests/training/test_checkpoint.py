@@ -257,6 +257,7 @@ def test_a_flipped_bit_in_the_directory_of_the_zip_is_one_line(
     [
         {"about": np.array("[]")},
         {"about": np.array("no JSON")},
+        {"about": np.array('{"about": {"run": 1}, "notes": "text", "rng": {}}')},
         {"about": np.arange(3)},
         {"about": None},
         {"state-structure": np.array("[1, 2]")},
@@ -340,3 +341,17 @@ def test_a_state_of_another_type_is_named_as_the_reason(tmp_path: Path) -> None:
     path.write_bytes(contents + hashlib.sha256(contents).digest())
     with pytest.raises(InputError, match="checkpoint must hold the state of this run, got"):
         run("pace", Checkpoint(path, ABOUT), server="memory")
+
+
+@pytest.mark.parametrize("count", ["asked", "answered"])
+def test_a_count_below_zero_is_one_line(count: str, whole: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.npz"
+    path.write_bytes(whole)
+    with np.load(path) as file:
+        arrays = dict(file)
+    places = json.loads(str(arrays["state-structure"]))["dict"]
+    arrays[f"state-{places[count]['array']}"][0] = -1
+    np.savez(path, **arrays)
+    contents = path.read_bytes()
+    said = problem(path, contents + hashlib.sha256(contents).digest())
+    assert "counts of clients must not be negative; remove it" in said

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TypedDict, TypeVar
+from typing import Literal, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.backends.remote.screening import FEWEST, LARGEST_NORM, LONGEST_UPDATE
 from fedpace.checks import FloatArray, IntArray
+from fedpace.errors import InputError
 from fedpace.profile import Profile
 from fedpace.samplers.curvature import Curvature, compare_updates, empty_curvature, update_length
 from fedpace.training.history import Row
@@ -47,6 +48,10 @@ class ClientStats(TypedDict):
     tasks: FloatArray
 
 
+COLUMNS: tuple[Literal["squares", "reports", "seconds", "replies"], ...]
+COLUMNS = ("squares", "reports", "seconds", "replies")
+
+
 def empty_client_stats(n: int) -> ClientStats:
     """Return the state before the first reply."""
     squares, reports, seconds, replies = np.zeros((4, n))
@@ -75,6 +80,9 @@ def learn(stats: ClientStats, row: Row) -> ClientStats:
     second. A missing reply counts with the time that the server waited for it.
     """
     asked = np.concatenate([row.clients, row.missing])
+    sizes = [len(stats["tasks"]), *(stats[name].size for name in COLUMNS)]
+    if len(set(sizes)) > 1:  # a crafted checkpoint
+        raise InputError(f"statistics must have one entry per client, got {sizes} entries")
     newest = int(asked.max(initial=-1)) + 1
     if newest > stats["squares"].size:
         stats = snapshot(stats, newest)
@@ -101,7 +109,7 @@ def _add_times(stats: ClientStats, row: Row, asked: IntArray) -> None:
     while asked.size:  # more than once if an asynchronous step has several updates of a client
         now = np.sort(np.unique(asked, return_index=True)[1])
         who, took = asked[now], measured[now]
-        replies[who] += 1
+        replies[who] = np.maximum(replies[who], 0) + 1  # below 0 in a crafted checkpoint only
         cold = (replies[who] == 2) & (seconds[who] > COLD * took)
         seconds[who[cold]] = took[cold]
         seconds[who] += np.maximum(LATEST, 1 / replies[who]) * (took - seconds[who])

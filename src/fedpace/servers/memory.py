@@ -117,6 +117,7 @@ class Memory(BaseServer):
     def step(self, state: Remembered, updates: RoundUpdates) -> tuple[FloatArray, Remembered]:
         """Return the model after the step, and the memory with the new updates."""
         draw, parameters = updates.draw, updates.parameters
+        _check_slots(state, updates.weights.size)
         beta, slots = self._beta(state), _slots_of(state, draw.clients)
         rate = updates.step_length
         if not (room := self._room(updates)):
@@ -171,6 +172,18 @@ class Memory(BaseServer):
 
     def _beta(self, state: Remembered) -> float:
         return _measured_beta(state) if self.beta is None else self.beta
+
+
+def _check_slots(state: Remembered, n: int) -> None:
+    """Refuse a memory of clients and slots that are not there, as a crafted checkpoint may hold."""
+    for name, end in (("clients", n), ("slots", state["clients"].size)):
+        numbers = state[name]  # type: ignore[literal-required]
+        low, high = numbers.min(initial=-1), numbers.max(initial=-1)
+        if low < -1 or high >= end:
+            raise InputError(
+                f"{name} of the server's memory must be from -1 to {end - 1}, got {low} to {high}; "
+                f"remove the checkpoint to start again"
+            )
 
 
 def _slots_of(state: Remembered, clients: IntArray) -> IntArray:

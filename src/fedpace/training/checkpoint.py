@@ -200,8 +200,10 @@ class Checkpoint(Callback):
         try:
             arrays = load_arrays(_whole(self.path.read_bytes()))
             record = json.loads(str(arrays["about"]))
-            about, self.notes = record["about"], record["notes"]
+            about, self.notes = record["about"], dict(record["notes"])
             state = State(**unpack(_part("state", arrays)))
+            if min(state.asked.min(initial=0), state.answered.min(initial=0)) < 0:
+                raise ValueError("counts of clients must not be negative")
             rows = unpack_rows(_part("rows", arrays))
             self._count, self._packed = len(rows), pack_rows(rows)
             self._found = Found(state, rows, record["rng"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -33,7 +33,10 @@ def train(
     training = training.hand_over()
     try:
         while not training.ended:
-            with np.errstate(over="ignore", invalid="ignore"), checkpoint_errors(unproven):
+            # A crafted checkpoint may hold counts of -1, by which the first step would divide.
+            divide: Literal["raise", "warn"] = "raise" if unproven else "warn"
+            errors = np.errstate(over="ignore", invalid="ignore", divide=divide)
+            with errors, checkpoint_errors(unproven):
                 training.advance()
                 unproven = False
             training = training.hand_over()

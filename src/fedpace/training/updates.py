@@ -207,10 +207,11 @@ def places_of(clients: IntArray, known: IntArray) -> IntArray:
     >>> places_of(np.array([3, 1]), np.array([5, 3, 2]))
     array([ 1, -1])
     """
-    count = max(int(known.max(initial=-1)), int(clients.max(initial=-1))) + 1
-    table = np.full(count, -1)
-    table[known] = np.arange(known.size)
-    return table[clients]
+    if not known.size:
+        return np.full(clients.size, -1)
+    order = np.argsort(known, kind="stable")  # no table by client: numbers may be huge
+    places = order[np.searchsorted(known, clients, side="right", sorter=order) - 1]
+    return np.where(known[places] == clients, places, -1)
 
 
 def latest_of_each(clients: IntArray) -> IntArray:

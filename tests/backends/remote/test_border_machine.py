@@ -35,6 +35,7 @@ class AsynchronousBorder(RuleBasedStateMachine):
         self.unlike = self.honest[: n // 8]  # the others' training does not help these
         self.stage = 1.0
         self.away: set[int] = set()
+        self.sent: dict[int, np.ndarray] = {}  # the latest update of each client
         self.restart_with(Border())
         self.longest, self.failures = 0.0, 0
 
@@ -42,6 +43,7 @@ class AsynchronousBorder(RuleBasedStateMachine):
         self.border, self.first = border, FirstReplies[tuple[int, np.ndarray]](border)
 
     def answer(self, client: int, update: np.ndarray) -> None:
+        self.sent[client] = update
         reachable = {*range(self.n)} - self.away
         self.judge(self.first.release({client: (client, update)}, reachable=reachable))
 
@@ -89,6 +91,14 @@ class AsynchronousBorder(RuleBasedStateMachine):
         for _ in range(often):
             if liar not in self.first.clients:  # who is held is not asked again
                 self.answer(liar, np.full(SIZE, sign * scale))
+
+    @precondition(lambda self: self.sent)
+    @rule(place=st.integers(0, 99), often=st.integers(1, 5))
+    def a_client_sends_its_latest_update_again(self, place: int, often: int) -> None:
+        client = sorted(self.sent)[place % len(self.sent)]
+        for _ in range(often):
+            if client not in self.first.clients:
+                self.answer(client, self.sent[client])
 
     @rule(place=st.integers(0, 99))
     def an_honest_client_leaves(self, place: int) -> None:
