@@ -132,6 +132,17 @@ def test_run_without_devices_waits_and_then_stops_with_its_state_saved(tmp_path:
     assert "at least 2 of 4 devices must be ready, got 0" in done.stderr
 
 
+def test_counts_of_unknown_devices_are_urged_where_a_run_with_tls_starts(tmp_path: Path) -> None:
+    certs, file = tmp_path / "certs", tmp_path / "samples.csv"
+    lab("certs", "--out", certs, "--devices", 4, "--server", "127.0.0.1")
+    file.write_text("name,samples\n" + "".join(f"device-0{i},9\n" for i in range(4)))
+    listen = ("--listen", "127.0.0.1:0", "--devices", 4, "--certs", certs, "--patience", 0.2)
+    start = ("run", write_setup(tmp_path), "--out", tmp_path / "runs", *listen)
+    urged = "sample counts are the devices' own word: give --samples-file"
+    assert urged in lab(*start).stderr
+    assert urged not in lab(*start, "--samples-file", file).stderr
+
+
 def test_devices_stay_when_a_run_with_goodbye_is_interrupted(tmp_path: Path) -> None:
     port, asked = free_port(), threading.Event()
 
