@@ -194,6 +194,10 @@ def test_a_module_that_cannot_be_imported_is_one_line(name: str, reason: str) ->
     assert f"must be in a module that can be imported, got '{name}': {reason}" in problem(name)
 
 
+def test_a_misspelt_name_with_a_number_is_refused_with_the_nearest() -> None:
+    assert problem("tow:0.1").endswith("No module named 'tow'; did you mean 'two'?")
+
+
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     there = f"{tmp_path}/none.py:mine"
     assert f"got '{there}': No such file or directory; give its path" in problem(there)

@@ -1,5 +1,6 @@
 """Find objects by name: registered ones, those of installed packages, and those of a user."""
 
+import difflib
 import hashlib
 import importlib
 import importlib.util
@@ -52,7 +53,7 @@ def find(name: object, known: Mapping[str, Any], *, argument: str, group: str) -
             f"{argument} must be a known name, module:name or file.py:name, got '{name}'; "
             f"{nearest(name, [*known, *entries])}"
         )
-    module = _module(place, name, argument)
+    module = _module(place, name, argument, known)
     try:
         return getattr(module, attribute)
     except AttributeError:
@@ -134,7 +135,7 @@ def _text(file: str, name: str, argument: str) -> str:
         ) from None
 
 
-def _module(place: str, name: str, argument: str) -> ModuleType:
+def _module(place: str, name: str, argument: str, known: Iterable[str]) -> ModuleType:
     """Import a module by its name, or a file by its path."""
     is_file = place.endswith(".py")
     text = _text(place, name, argument) if is_file else ""
@@ -142,9 +143,12 @@ def _module(place: str, name: str, argument: str) -> ModuleType:
         with _importable(Path(place).parent if is_file else Path()):
             return _run(place, text) if is_file else importlib.import_module(place)
     except (Exception, SystemExit) as error:  # of a user's file
+        absent = isinstance(error, ModuleNotFoundError) and error.name == place
+        close = difflib.get_close_matches(place, known, n=1) if absent else []  # as in adan:0.1
+        remedy = f"did you mean '{close[0]}'?" if close else "correct it, or give another"
         raise InputError(
             f"{argument} must be in a module that can be imported, got '{name}': "
-            f"{_where(error)}{_reason(error)}; correct it, or give another"
+            f"{_where(error)}{_reason(error)}; {remedy}"
         ) from None
 
 

@@ -307,8 +307,8 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-# Seconds to wait for the scheduler, at the start and at the end.
-PATIENCE, GOODBYE = 10, 5
+# Seconds to wait for the scheduler, at the start and at the end, and for workers that are busy.
+PATIENCE, GOODBYE, BUSY = 10, 5, 300
 
 
 def run_on_cluster(
@@ -324,7 +324,7 @@ def run_on_cluster(
         sent = order
         if order.given:  # data go to every worker once, not with every run
             client.wait_for_workers(1)
-            sent = client.scatter(order, broadcast=True)
+            sent = client.scatter(order, broadcast=True, timeout=BUSY)
         pending |= {client.submit(run_job, sent, job, pure=False): job for job in jobs}
         for future in distributed.as_completed(list(pending), loop=client.loop):
             try:
