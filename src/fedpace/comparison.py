@@ -257,7 +257,7 @@ def compare(
     seeds : int or sequence of int
         Number of seeds, or the seeds.
     times : str or array of N seconds
-        Round time of each client: see `fedpace.times.distributions.usual_times`.
+        Round time of each client: see `fedpace.times.distributions.device_times`.
     target : float or {"accuracy": share}
         Loss or accuracy that ends a run. Without it a run ends after `rounds`.
     out : path

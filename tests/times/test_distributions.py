@@ -10,8 +10,8 @@ from scipy.stats import spearmanr
 
 from fedpace.checks import FloatArray
 from fedpace.errors import InputError
-from fedpace.times.distributions import ORDERS, usual_times
-from fedpace.times.links import trace_times
+from fedpace.times.distributions import ORDERS, device_times
+from fedpace.times.links import trace_seconds
 
 COUNT = 20_000
 SIZES = np.arange(1, COUNT + 1)
@@ -20,7 +20,7 @@ SIZES = np.arange(1, COUNT + 1)
 def times(
     spec: str, sizes: np.ndarray = SIZES, seed: int = 0, *, correlation: float = 0.0
 ) -> FloatArray:
-    return usual_times(spec, sizes, np.random.default_rng(seed), correlation=correlation)
+    return device_times(spec, sizes, np.random.default_rng(seed), correlation=correlation).seconds
 
 
 def assert_mean(values: FloatArray, expected: float) -> None:
@@ -77,7 +77,9 @@ def test_an_order_hands_out_the_same_times_by_what_clients_hold(
     order: str, spec: str, clients: list[tuple[int, int]]
 ) -> None:
     sizes, labels = np.array(clients).T
-    ordered = usual_times(f"{order}:{spec}", sizes, np.random.default_rng(0), labels=labels)
+    ordered = device_times(
+        f"{order}:{spec}", sizes, np.random.default_rng(0), labels=labels
+    ).seconds
     np.testing.assert_array_equal(np.sort(ordered), np.sort(times(spec, sizes)))
     key = {"correlated": sizes, "anticorrelated": -sizes, "by-label": labels}[order]
     fastest_first = sorted(range(len(clients)), key=lambda i: (key[i], i))
@@ -86,9 +88,9 @@ def test_an_order_hands_out_the_same_times_by_what_clients_hold(
 
 def test_by_label_slow_clients_share_a_label() -> None:
     labels = np.array([2, 0, 1, 2, 0, 1])
-    ordered = usual_times(
+    ordered = device_times(
         "by-label:exponential:1", np.ones(6, np.int64), np.random.default_rng(0), labels=labels
-    )
+    ).seconds
     assert np.argsort(ordered).tolist() == [1, 4, 2, 5, 0, 3]
 
 
@@ -98,14 +100,16 @@ def test_by_label_without_a_label_per_client_is_refused(
 ) -> None:
     message = rf"labels must have one entry per client .*, got {got} for 3 clients; give .*label"
     with pytest.raises(InputError, match=message):
-        usual_times("by-label:constant:1", SIZES[:3], np.random.default_rng(0), labels=labels)
+        device_times("by-label:constant:1", SIZES[:3], np.random.default_rng(0), labels=labels)
 
 
 def test_a_trace_gives_the_times_of_its_devices() -> None:
-    expected = trace_times("fedscale", 50, np.random.default_rng(0), samples=10, megabits=2)
-    drawn = usual_times(
-        "trace:fedscale", SIZES[:50], np.random.default_rng(0), samples=10, megabits=2
+    expected = np.add(
+        *trace_seconds("fedscale", 50, np.random.default_rng(0), samples=10, megabits=2)
     )
+    drawn = device_times(
+        "trace:fedscale", SIZES[:50], np.random.default_rng(0), samples=10, megabits=2
+    ).seconds
     np.testing.assert_array_equal(drawn, expected)
 
 
@@ -114,7 +118,7 @@ def test_the_work_of_a_round_counts_in_every_order(order: str) -> None:
     def total(megabits: float) -> float:
         rng, zeros = np.random.default_rng(0), np.zeros(50, np.int64)
         work = {"samples": 1e-9, "megabits": megabits}
-        ordered = usual_times(f"{order}:trace:fedscale", zeros, rng, labels=zeros, **work)
+        ordered = device_times(f"{order}:trace:fedscale", zeros, rng, labels=zeros, **work).seconds
         return float(ordered.sum())
 
     assert total(6.0) == pytest.approx(3 * total(2.0))

@@ -10,7 +10,7 @@ from fedpace.errors import InputError
 from fedpace.seeds import Seeds
 from fedpace.studies.build import check_at_hand, simulator
 from fedpace.studies.study import load_study
-from fedpace.times.distributions import usual_times
+from fedpace.times.distributions import device_times
 from fedpace.times.links import FLASH_USERS, Linked, link_seconds, read_speeds
 from fedpace.times.round_times import Steady
 
@@ -67,7 +67,7 @@ def test_without_the_file_it_is_said_where_to_put_it(
 ) -> None:
     monkeypatch.setenv("FEDPACE_DATA", str(tmp_path))
     with pytest.raises(InputError, match="must be in the folder FEDPACE_DATA"):
-        usual_times("trace:flash", np.ones(3, dtype=np.int64), np.random.default_rng(0))
+        device_times("trace:flash", np.ones(3, dtype=np.int64), np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,14 @@ FLASH = "trace:flash"
 ORDERS = ("correlated", "anticorrelated", "by-label")
 
 
-def usual_times(
+class DeviceTimes(NamedTuple):
+    """The usual seconds of each client, and the share of them that is computing."""
+
+    seconds: FloatArray
+    computing: FloatArray
+
+
+def device_times(
     spec: str,
     sizes: IntArray,
     rng: np.random.Generator,
@@ -41,11 +48,13 @@ def usual_times(
     samples: float = SAMPLES,
     megabits: float = MEGABITS,
     correlation: float = 0.0,
-) -> FloatArray:
-    """Return one time per client from a text such as "uniform:0.187:7.159".
+    computing: float = COMPUTING,
+) -> DeviceTimes:
+    """Return the time of each client, and the share of computing, from a text.
 
     constant:1, uniform:LOW:HIGH, exponential:MEAN, lognormal:MEDIAN:SIGMA, file:PATH (one number
-    per line), trace:fedscale (real devices, see `trace_times`), or trace:flash (with other links).
+    per line), trace:fedscale (real devices, see `trace_seconds`), or trace:flash (with other
+    links). A trace has a share of computing for each device; other times take `computing`.
 
     The same times in another order: correlated:SPEC gives the longest to the client with most
     samples, anticorrelated:SPEC the shortest, and by-label:SPEC sorts times by each client's most
@@ -67,42 +76,17 @@ def usual_times(
         Of times and sample counts: 1 is the order of correlated:, −1 that of anticorrelated:, 0
         keeps the times as drawn. In between, the order is that of
         |c| z + √(1 − c²) ε, with z the normal score of a client's rank and ε standard normal.
+    computing : float in [0, 1]
+        The share of computing where times do not come from a trace.
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
-    >>> usual_times("constant:2", np.array([5, 9]), rng)
-    array([2., 2.])
-    >>> fast, slow = usual_times("anticorrelated:exponential:1", np.array([9, 5]), rng)
+    >>> device_times("constant:2", np.array([5]), rng, computing=0.5)
+    DeviceTimes(seconds=array([2.]), computing=array([0.5]))
+    >>> fast, slow = device_times("anticorrelated:exponential:1", np.array([9, 5]), rng).seconds
     >>> bool(fast < slow)
     True
-    """
-    work = {"samples": samples, "megabits": megabits, "correlation": correlation}
-    return device_times(spec, sizes, rng, labels=labels, **work).seconds
-
-
-class DeviceTimes(NamedTuple):
-    """The usual seconds of each client, and the share of them that is computing."""
-
-    seconds: FloatArray
-    computing: FloatArray
-
-
-def device_times(
-    spec: str,
-    sizes: IntArray,
-    rng: np.random.Generator,
-    *,
-    labels: IntArray | None = None,
-    samples: float = SAMPLES,
-    megabits: float = MEGABITS,
-    correlation: float = 0.0,
-    computing: float = COMPUTING,
-) -> DeviceTimes:
-    """Return `usual_times`, and the share of computing: of a trace its own, else `computing`.
-
-    >>> device_times("constant:2", np.array([5]), np.random.default_rng(0), computing=0.5)
-    DeviceTimes(seconds=array([2.]), computing=array([0.5]))
     """
     work: dict[str, Any] = {"samples": samples, "megabits": megabits, "computing": computing}
     if correlation:

@@ -339,7 +339,7 @@ def bring_up(
     """Start a lab for a study, one device per client; after a failure it is taken down again.
 
     The devices are measured with the study's model and local steps. `times` are their round times,
-    see `fedpace.times.distributions.usual_times`, drawn with `seed` as in a simulated run. With
+    see `fedpace.times.distributions.device_times`, drawn with `seed` as in a simulated run. With
     `paced`, and always without root, devices limit their own rates on the loopback. A link that
     the study's clients share is limited last: the devices' own links are measured without it.
     """
