@@ -110,12 +110,11 @@ def fetch_command(
 
 def where_command(folder: Annotated[Path | None, options.FOLDER] = None) -> None:
     """Show where each dataset is, or how to get it."""
-    from fedpace.data.datasets import look_in
     from fedpace.data.images import POOLS, pool_paths
     from fedpace.data.natural import CIFAR10, SHAKESPEARE, cifar10_file, shakespeare_file
     from fedpace.report.tables import new_table, print_tables, printable
 
-    look_in(folder)
+    options.look_in(folder)
     table = new_table("Datasets", "dataset")
     table.add_column("files")
     finders: dict[str, Callable[[], list[Path]]]
@@ -139,14 +138,13 @@ def show_command(
 ) -> None:
     """Show how a setup divides its samples and classes among the clients."""
     options.need("sim,report", "pydantic")
-    from fedpace.data.datasets import look_in
     from fedpace.data.images import NAMES
     from fedpace.data.natural import CIFAR10, CIFAR10_CLASSES
     from fedpace.report import charts, clients, tables
     from fedpace.studies.build import split
     from fedpace.studies.study import load_study
 
-    look_in(folder)
+    options.look_in(folder)
     study = load_study(setup, overrides or ())
     data = split(study, seed)
     if data.train.y.ndim > 1:

@@ -73,7 +73,6 @@ def up_command(
 ) -> None:
     """Start a lab: one process per device, each behind a link as slow as you ask for."""
     options.need_lab()
-    from fedpace.data.datasets import look_in
     from fedpace.devices.lab.lab import Limits, bring_up
     from fedpace.devices.lab.launch import check_cpu_share, may_make_networks, parse_cores
     from fedpace.studies.build import check_at_hand, client_count
@@ -88,7 +87,7 @@ def up_command(
     if cpu_share is not None:
         check_cpu_share(cpu_share)
     limits = Limits(None if cores is None else parse_cores(cores), cpu_share)
-    look_in(folder)
+    options.look_in(folder)
     check_at_hand(study)
     if not paced and not may_make_networks():
         output.say("without root: devices limit their own speed, on the loopback interface")
@@ -274,10 +273,9 @@ def join_command(
 ) -> None:
     """Act as a device: train on the data here when the server asks. The data stay here."""
     options.need_lab()
-    from fedpace.data.datasets import look_in
     from fedpace.devices.device import join
 
-    look_in(folder)
+    options.look_in(folder)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     join(
         address,

@@ -6,6 +6,7 @@ NumPy is imported where it is used, so that `--help` does without it.
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable
 from importlib import resources
@@ -53,6 +54,17 @@ def _ratio(name: str, value: float) -> float:
     from fedpace.profile import finite_ratio
 
     return finite_ratio(name, value)
+
+
+def look_in(folder: Path | None) -> None:
+    """Search a folder first for datasets, in this process and in those it starts."""
+    if folder is None:
+        return
+    from fedpace.data.datasets import VARIABLE
+
+    if not folder.is_dir():
+        raise InputError(f"--data must be a directory, got '{folder}'; give the one with the files")
+    os.environ[VARIABLE] = str(folder)
 
 
 def natural(name: str, value: int) -> int:

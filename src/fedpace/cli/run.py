@@ -48,14 +48,13 @@ def run_command(
 ) -> None:
     """Run every scheme of a study with every seed. Stored runs are not repeated."""
     options.need("sim", "pydantic", "threadpoolctl")
-    from fedpace.data.datasets import look_in
     from fedpace.samplers.build import resolve
     from fedpace.studies.build import check_at_hand
     from fedpace.studies.runner import load_studies, run_study, study_jobs, write_models
     from fedpace.studies.store import write_record
 
     studies = load_studies(setup, options.with_robust(overrides, robust))
-    look_in(folder)
+    options.look_in(folder)
     if scheduler is None:
         for study in studies:
             check_at_hand(study)
@@ -185,11 +184,10 @@ def compare_command(
 ) -> None:
     """Tune every scheme with the same number of trials, then compare the winners on other seeds."""
     options.need("sim,report", "pydantic")
-    from fedpace.data.datasets import look_in
     from fedpace.report.tuning import ASYNCHRONOUS, check_candidates, compare_tuned
     from fedpace.studies.runner import load_studies
 
-    look_in(folder)
+    options.look_in(folder)
     names = [name.strip() for name in schemes.split(",") if name.strip()]
     names += [name.strip() + ASYNCHRONOUS for name in asynchronous.split(",") if name.strip()]
     check_candidates(names)

@@ -58,15 +58,6 @@ DATASETS = {
 }
 
 
-def look_in(folder: Path | None) -> None:
-    """Search a folder first for datasets, in this process and in those it starts."""
-    if folder is None:
-        return
-    if not folder.is_dir():
-        raise InputError(f"--data must be a directory, got '{folder}'; give the one with the files")
-    os.environ[VARIABLE] = str(folder)
-
-
 def folders(name: str) -> list[Path]:
     """Return the directories that are searched for a dataset, in this order."""
     given = os.environ.get(VARIABLE)
