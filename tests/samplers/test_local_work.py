@@ -25,14 +25,6 @@ from fedpace.samplers.local_work import (
     learn_work,
     split_times,
 )
-from fedpace.samplers.step import (
-    DOUBLING,
-    SAFETY,
-    TRUSTED,
-    first_step,
-    guard_step,
-    update_step_size,
-)
 from fedpace.sampling.design import Draw
 from fedpace.seeds import Seeds
 from fedpace.studies.build import check_schemes, run_one, simulator
@@ -154,34 +146,6 @@ def test_reported_seconds_of_computing_split_times_of_equal_length() -> None:
     np.testing.assert_allclose(split.link, LINK, rtol=1e-9)
 
 
-def updated(state: Any, pairs: float = 100.0, gain: float = 1.0) -> Any:
-    how: dict[str, Any] = {"at_once": 4, "n": 10, "curvature": 2.0, "pairs": pairs, "first": 0.8}
-    return update_step_size(state, np.array([gain]), np.array([gain]), **how)
-
-
-def test_the_server_steps_by_curvature_and_noise_once_they_are_known() -> None:
-    state = first_step()
-    lengths = []
-    for _ in range(300):
-        state = updated(state)
-        lengths.append(state["step"])
-    assert state["step"] == pytest.approx(SAFETY / (2.0 * (2 * 4 + 2)), rel=1e-3)
-    ratios = np.array(lengths[1:]) / np.array(lengths[:-1])
-    assert (ratios <= DOUBLING ** (1 / 4) + 1e-9).all()
-    assert lengths[0] <= 0.8 / 4 * DOUBLING ** (1 / 4)
-    assert updated(first_step(), pairs=TRUSTED - 1)["step"] < 0.8
-
-
-def test_a_loss_that_rises_halves_the_step_once_and_a_bad_update_changes_nothing() -> None:
-    state = updated(first_step())
-    low = guard_step(state, make_row([0], loss=1.0), 4)
-    high = guard_step(low, make_row([0], loss=1.2), 4)
-    again = guard_step(high, make_row([0], loss=1.2), 4)
-    assert high["step"] == low["step"] / 2 == again["step"]
-    assert high["cut"] < again["cut"] <= 1
-    assert updated(state, gain=math.inf) == state
-
-
 def run(share: float, **how: Any) -> Any:
     backend = replace(
         small_simulator(), times=Steady(np.arange(1.0, 7.0), share), local_steps=20, batch=2
@@ -246,6 +210,6 @@ def test_a_study_lets_pace_choose_for_all_or_for_itself() -> None:
     short = ["stop.rounds=3"]
     histories = [run_one(load_study("simulation-1", [*how, *short]), "pace", 0).history
                  for how in (ASYNCHRONOUS, mine)]  # fmt: skip
-    assert [row.local_steps.tolist() for row in histories[0].rows] == [[], [5], [5], [5]]
+    assert [{*row.local_steps.tolist()} for row in histories[0].rows] == [set(), {5}, {5}, {5}]
     assert [row.loss for row in histories[0].rows] == [row.loss for row in histories[1].rows]
     assert simulator(load_study("simulation-1", AUTO), 0).local_steps == 50

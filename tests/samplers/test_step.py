@@ -1,19 +1,27 @@
 """The cap on the weight of a round, and the size of asynchronous steps."""
 
 import math
-from collections.abc import Sequence
-from itertools import cycle
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fedpace.samplers.step import (
-    StepsPerRound,
+    FIRST_GUESS,
+    GROWTH_AT_ONCE,
+    GUESS_PAIRS,
+    HALVED,
+    NOISE_COUNTED,
+    MeasuredUpdates,
+    StepSize,
+    begin_step,
+    falls_fast,
+    first_step,
+    guard_step,
     initial_round_weight_cap,
-    initial_steps_per_round,
-    steps_per_round,
     update_round_weight_cap,
-    update_steps_per_round,
+    update_step_size,
+    updates_per_step,
 )
 from fedpace.training.history import Row
 
@@ -77,104 +85,130 @@ def test_negative_losses_are_judged_by_their_size() -> None:
     assert caps(row(0.1, -2.0), row(2.0, -1.7), row(2.6, -1.0)) == [2.0, 2.0, 1.5]
 
 
-C_OVER_B = (1.0, 10.0)
+AT_ONCE = 4
 
 
-def begun(rate: float = 0.1) -> StepsPerRound:
-    """Return the state after a first step at this rate: C/B is 4, and the loss 1."""
-    return StepsPerRound(
-        **update_steps_per_round(initial_steps_per_round(4.0), row(1.0, 1.0), C_OVER_B, rate=rate)
-    )
+def begun() -> StepSize:
+    """Return the state of a run whose tasks have 8 steps at a rate of 0.1."""
+    return begin_step(first_step(), 0.1, 8)
 
 
-def steps(*losses: float, updates: int = 10, rates: Sequence[float] = (0.1,)) -> list[float]:
-    """Return C/B after each loss, for ten at work, from 4 on and after a loss of 1."""
-    tempo, found = begun(), []
-    for loss, rate in zip(losses, cycle(rates), strict=False):
-        each = row(1.0, loss)._replace(clients=np.arange(updates), weights=np.ones(updates))
-        tempo = update_steps_per_round(tempo, each, C_OVER_B, rate=rate)
-        found.append(tempo["steps"])
-    return found
+def updated(state: StepSize, age: float = 3.0, gain: float = 1.0, **more: Any) -> StepSize:
+    """Return the state after an update of length 1 and this age."""
+    one = np.ones(1)
+    how = {"at_once": AT_ONCE, "n": 10, "curvature": 2.0, "pairs": 1e9, **more}
+    return update_step_size(state, MeasuredUpdates(gain * one, one, one, age * one), **how)
+
+
+@pytest.mark.parametrize("age", [0.5, 3.0, 20.0])
+@pytest.mark.parametrize("gain", [1.0, 0.2])
+def test_the_step_follows_from_curvature_age_and_noise(age: float, gain: float) -> None:
+    state, lengths = begun(), []
+    for _ in range(400):
+        state = updated(state, age, gain)
+        lengths.append(state["step"])
+    noise = min(1 + 1 / gain, 1 + 2 * 10)
+    assert state["step"] == pytest.approx(2 / (2.0 * (2 * age + NOISE_COUNTED * noise)), rel=1e-3)
+    assert lengths[0] <= 0.8 / AT_ONCE * GROWTH_AT_ONCE ** (1 / AT_ONCE)
+    ratios = np.array(lengths[1:]) / np.array(lengths[:-1])
+    assert (ratios <= GROWTH_AT_ONCE ** (1 / AT_ONCE) + 1e-9).all()
+
+
+@pytest.mark.parametrize("curvature", [math.nan, -1.0, 0.0])
+def test_without_a_curvature_the_step_is_a_guess(curvature: float) -> None:
+    state = begun()
+    for _ in range(50):
+        state = updated(state, curvature=curvature)
+    assert state["step"] == pytest.approx(FIRST_GUESS * 0.8 / AT_ONCE)
+
+
+def test_few_pairs_weigh_as_much_as_the_guess() -> None:
+    few, many, none = begun(), begun(), begun()
+    for _ in range(200):
+        few, many = updated(few, pairs=GUESS_PAIRS), updated(many)
+        none = updated(none, curvature=math.nan)
+    assert few["step"] == pytest.approx(math.sqrt(many["step"] * none["step"]), rel=1e-6)
+
+
+@pytest.mark.parametrize("gain", [math.inf, math.nan])
+def test_an_update_that_is_not_finite_changes_nothing(gain: float) -> None:
+    state = updated(begun())
+    assert updated(state, gain=gain) == state
+
+
+def seen(state: StepSize, loss: float, updates: int = AT_ONCE, **more: Any) -> StepSize:
+    each = row(1.0, loss, **more)._replace(clients=np.arange(updates))
+    return guard_step(state, each, AT_ONCE)
+
+
+def test_a_loss_well_above_its_least_halves_the_step_and_the_least_is_forgotten() -> None:
+    state = updated(begun())
+    low = seen(state, 1.0)
+    assert seen(low, 1.19)["step"] == low["step"] == state["step"]
+    high = seen(low, 1.3)
+    assert (high["step"], high["cut"]) == (low["step"] / 2, 0.5)
+    assert seen(high, 1.5)["step"] == high["step"]
+    assert seen(high, 2.0)["step"] == high["step"] / 2
+    assert seen(low, math.inf)["step"] == low["step"] / 2
+    assert seen(low, 9.0, evaluated=False)["step"] == low["step"]
+    assert seen(low, math.nan)["step"] == low["step"]
+    back = high
+    for _ in range(20):
+        back = seen(back, 1.0)
+    assert back["cut"] == 1.0
+
+
+def test_the_step_is_cut_once_in_as_many_updates_as_are_under_way() -> None:
+    state = seen(updated(begun()), 1.0)
+    for loss in (2.0, 4.0, 8.0, 16.0):
+        state = seen(state, loss, updates=1)
+        assert state["cut"] == 0.5
+    assert seen(state, 32.0, updates=1)["cut"] == 0.25
+
+
+def test_steps_settle_as_each_cut_slows_the_recovery() -> None:
+    state, lasted = seen(updated(begun()), 1.0), []
+    for _ in range(3):
+        state = seen(state, 10 * state["loss"])
+        count = 0
+        while state["cut"] < 1.0:
+            state, count = seen(state, state["loss"]), count + 1
+        lasted.append(count)
+    assert lasted[0] < lasted[1] < lasted[2]
+
+
+def test_the_curvature_falls_slowly_and_rises_at_once() -> None:
+    state = begun()
+    for _ in range(100):
+        state = updated(state, curvature=2.0)
+    low = state
+    for _ in range(HALVED * 5):
+        low = updated(low, curvature=-1.0)
+    assert low["curvature"] == pytest.approx(1.0)
+    assert updated(low, curvature=8.0)["curvature"] == 8.0
 
 
 @pytest.mark.parametrize(
-    ("loss", "found"),
-    [(0.9, 6.0), (1.04, 6.0), (1.2, 4.0), (1.4, 2.0), (math.inf, 2.0), (math.nan, 4.0), (-1, 6.0)],
+    ("power", "fast"), [(1.0, True), (2.0, True), (0.5, False), (0.0, False), (-1.0, False)]
 )
-def test_steps_follow_the_loss_of_a_whole_round_of_updates(loss: float, found: float) -> None:
-    assert steps(loss) == [pytest.approx(found)]
-
-
-def test_growth_is_by_updates_and_stays_within_the_limits() -> None:
-    assert steps(*[1.0] * 5, updates=2)[-1] == pytest.approx(6.0)
-    assert steps(*[1.0] * 9)[-1] == 10.0
-    assert steps(2.0, 4.0, 8.0, 16.0) == [2.0, 1.0, 1.0, 1.0]
-
-
-def test_few_updates_are_judged_by_the_smoothed_loss() -> None:
-    assert steps(2.0, updates=2) == [4.0]  # a fifth of the way to 2
-    assert steps(2.0, 2.0, updates=2) == [4.0, 2.0]
-
-
-def test_a_small_loss_is_judged_by_a_third_of_the_first() -> None:
-    *_, before, jump, too_much = steps(0.1, 0.1, 0.19, 0.22)
-    assert before == pytest.approx(9.0)
-    assert jump == before
-    assert too_much == pytest.approx(before / 2)
-
-
-def test_updates_between_evaluations_count() -> None:
-    tempo = begun()
-    for _ in range(9):
-        tempo = update_steps_per_round(tempo, row(1.0, 9.0, evaluated=False), C_OVER_B, rate=0.1)
-    assert (tempo["steps"], tempo["updates"]) == (4.0, 9)
-    tempo = update_steps_per_round(tempo, row(1.0, 0.9), C_OVER_B, rate=0.1)
-    assert tempo["steps"] == pytest.approx(6.0)
-    assert tempo["updates"] == 0
-
-
-def test_after_a_cut_growth_is_slower_and_the_old_least_is_forgotten() -> None:
-    assert steps(2.0, 2.0, 2.0) == [2.0, pytest.approx(2 * 1.5**0.5), pytest.approx(3.0)]
-    assert steps(math.inf, 2.0, 1.9) == [2.0, 2.0, pytest.approx(2 * 1.5**0.5)]
-
-
-def test_the_first_step_is_made_of_all_at_work_and_then_steps_keep_pace_with_a_falling_rate() -> (
-    None
-):
-    tempo, found = initial_steps_per_round(1.0), []
-    for r in range(14):
-        rate = 0.1 / (1 + r)
-        found.append(steps_per_round(tempo, rate, C_OVER_B))
-        rising = row(1.0, 9.0)._replace(clients=np.arange(2), weights=np.ones(2))
-        tempo = update_steps_per_round(tempo, rising, C_OVER_B, rate=rate)
-    np.testing.assert_allclose(found, [min(1 + r, 10) for r in range(14)])
-
-
-@pytest.mark.parametrize(
-    ("limits", "least"), [((1.0, 10.0), 4.0), ((1.0, 4.0), 2.0), ((1.0, 1.0), 1.0)]
-)
-@pytest.mark.parametrize("rate", [0.1, 0.2, math.nan])
-def test_where_the_rate_does_not_fall_steps_are_of_a_quarter_but_two_updates(
-    limits: tuple[float, float], least: float, rate: float
+def test_steps_follow_the_rate_where_it_falls_like_the_number_of_steps(
+    power: float, fast: bool
 ) -> None:
-    tempo = update_steps_per_round(initial_steps_per_round(1.0), row(1.0, 1.0), limits, rate=0.1)
-    assert tempo["steps"] == 1.0
-    assert steps_per_round(tempo, rate, limits) == least
-    assert steps_per_round(initial_steps_per_round(1.0), math.nan, limits) == least
+    assert not falls_fast(begun(), 0.1, 0)
+    for r in (1, 2, 10, 1000):
+        assert falls_fast(begun(), 0.1 * (1 + r) ** -power, r) == fast
 
 
-def test_a_rate_that_stays_adds_nothing_after_a_cut() -> None:
-    *_, cut, after = steps(2.0, 4.0, 4.4)
-    assert (cut, after) == (1.0, 1.0)
+@pytest.mark.parametrize("rate", [math.nan, 0.0, -1.0, math.inf])
+def test_a_rate_that_is_unknown_does_not_fall(rate: float) -> None:
+    assert not falls_fast(begun(), rate, 5)
+    assert not falls_fast(first_step(), 0.1, 5)
 
 
-def test_growth_by_the_rate_and_by_the_loss_do_not_add_up() -> None:
-    assert steps(0.9, rates=(0.1 / 1.2,)) == [pytest.approx(6.0)]
-    assert steps(0.9, rates=(0.05,)) == [pytest.approx(8.0)]
-
-
-def test_a_rise_while_the_rate_falls_cuts_nothing() -> None:
-    assert steps(2.0, 2.0, rates=(0.095, 0.085))[0] < 4.0
-    assert steps(2.0, 2.0, rates=(0.085, 0.08)) == [
-        pytest.approx(4 * 0.1 / rate) for rate in (0.085, 0.08)
-    ]
+def test_a_cut_makes_steps_of_more_updates() -> None:
+    state = begun()
+    high = seen(seen(updated(state), 1.0), 2.0)
+    assert updates_per_step(state, 0.05, 12) == 6
+    assert updates_per_step(high, 0.05, 12) == 12
+    assert updates_per_step(high, 0.1, 12) == 12
+    assert updates_per_step(high, 1e-9, 12) == 1

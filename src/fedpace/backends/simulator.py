@@ -402,6 +402,7 @@ class Simulator(DataHolder, SimulatedClock):
     link: SharedLink | None = None
     megabits: float = MEGABITS
     sharing: int = 1
+    evaluates_any = True
 
     def __post_init__(self) -> None:
         super().__init__()

@@ -328,5 +328,5 @@ def _row_logger(stop: Stop) -> Callable[[Row], None] | None:
 
 def _finish(backend: GridBackend, run: Training) -> Result:
     """Put the model as it is now into the result."""
-    backend.result.arrays = backend.record(run.state.parameters)
+    backend.result.arrays = backend.record(run.state.handed_out)
     return backend.result

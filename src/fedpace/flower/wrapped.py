@@ -28,7 +28,7 @@ from fedpace.flower.settings import LEARNED, Settings
 from fedpace.samplers.build import Pilots
 from fedpace.sampling.design import Everyone
 from fedpace.training.checkpoint import State
-from fedpace.training.history import History, Row, sustained_loss
+from fedpace.training.history import History, Row, SustainedLoss
 from fedpace.training.sampler import SamplerContext
 from fedpace.training.server import BaseServer
 from fedpace.training.stopping import Stop
@@ -341,8 +341,9 @@ class _RecordingGrid:
 
     def finish(self) -> None:
         """Cut the rows where AdaptiveSampling would have ended, and note the reason."""
+        sustained = SustainedLoss()
         for index, row in enumerate(self.rows):
-            row = row._replace(sustained_loss=sustained_loss(self.rows[:index], row))
+            row = row._replace(sustained_loss=sustained.add(row))
             self.rows[index] = row
             if ended := self._stop.reason(row):
                 self.rows[index:] = [row._replace(ended=ended)]

@@ -27,7 +27,8 @@ CAPTION = "Mean over seeds, with its 95 % interval; times include pilots unless 
 NO_ACCURACY = "There is no curve of test accuracy: it was not evaluated along the way."
 SUSTAINED_NOTE = (
     "Time to the loss is that of its first touch, as in the paper; sustained, that until the mean "
-    f"of the last {SUSTAINED} evaluated losses has reached it."
+    f"of the last {SUSTAINED} evaluated losses has reached it; asynchronously, of those over "
+    f"{SUSTAINED} C updates."
 )
 BIASED_NOTE = (
     "A scheme marked as biased does not weight updates so that their mean is that of full "

@@ -1,4 +1,4 @@
-"""The sampler `pace` in asynchronous training: shares by P3, and steps as small as is stable."""
+"""The sampler `pace` in asynchronous training: shares by P3, and steps from measured curvature."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedpace.samplers.client_stats import (
     learn,
     learn_from_updates,
 )
-from fedpace.samplers.curvature import mean_direction, shrink_ratio
+from fedpace.samplers.curvature import mean_direction
 from fedpace.samplers.local_work import (
     AUTO,
     LONGER,
@@ -39,15 +39,14 @@ from fedpace.samplers.pace import (
 )
 from fedpace.samplers.solve import WARM_UP
 from fedpace.samplers.step import (
-    TRUSTED,
+    MeasuredUpdates,
     StepSize,
-    StepsPerRound,
+    begin_step,
+    falls_fast,
     first_step,
     guard_step,
-    initial_steps_per_round,
-    steps_per_round,
     update_step_size,
-    update_steps_per_round,
+    updates_per_step,
 )
 from fedpace.sampling.design import as_design
 from fedpace.sampling.dispatch import InTurn, as_dispatch
@@ -55,26 +54,26 @@ from fedpace.sampling.solvers.shares import bounded_shares, solve_shares
 from fedpace.sampling.solvers.solution import check_cap
 from fedpace.training.history import Row
 from fedpace.training.sampler import TRAIN, Handover, Phase, Plan, SamplerContext
-from fedpace.training.updates import RoundUpdates, places_of
+from fedpace.training.updates import RoundUpdates, latest_of_each, places_of
 
-# c as a part of its synchronous value, and its limits in units of S_0: updates are older here.
-PART_OF_RATIO, LIMITS = 0.1, (0.03, 0.3)
 # Completions between two solutions, at least this part of all clients: fewer change little, and
 # solving for a million clients takes a second.
 LEAST_PART = 1 / 200
 # Cap on the weight of a completion, over its weight under weighted sampling.
 MAX_WEIGHT = 1.5
+# Pairs of updates before E is limited by the curvature.
+TRUSTED = 5.0
 
 
 class AsynchronousPaceState(UpdateStats):
     """Completions so far and at the latest solution, statistics, and those of that solution.
 
-    `work` is what E follows from now, and `planned` what it was at the latest solution.
+    `size` is how far steps go; `work` is what E follows from now, and `planned` what it was at the
+    latest solution.
     """
 
     completions: int
     solved: int
-    steps: StepsPerRound
     size: StepSize
     work: LocalWork
     planned: LocalWork
@@ -83,13 +82,15 @@ class AsynchronousPaceState(UpdateStats):
 
 @dataclass(frozen=True, eq=False)
 class AsynchronousPace(BasePace):
-    """Keep C clients at work, in turn, by shares that solve P3, and step with few updates.
+    """Keep C clients at work, in turn, by shares that solve P3, and step as far as is best.
 
-    It needs no pilots and no settings. The run begins with weighted shares and steps of C updates.
-    Norms and times are learned from every reply; the shares minimise the time per progress, P3,
-    which is exact here, with c as measured. Steps use fewer updates, down to one, as the learning
-    rate falls; at a constant rate, as long as the loss falls, and more when it rises: see
-    `steps_per_round` and `update_steps_per_round`.
+    It needs no pilots and no settings. The run begins with weighted shares and a step of C updates.
+    Norms, times and curvature are learned from every reply. The shares minimise the time per
+    progress, P3, which is exact here; its constant c is 2C ‖d̄‖², as measured. Then every update is
+    a step, of γ = 2 / (λ (2A + κ ρ)), which follows from measured curvature, age and noise,
+    whatever the clients' learning rate: see `update_step_size`. Where that falls as fast as
+    η_0 / (1 + r) does, steps follow it instead: see `updates_per_step`. If the loss diverges,
+    training goes on from its best model.
 
     Parameters
     ----------
@@ -103,11 +104,10 @@ class AsynchronousPace(BasePace):
     c_over_s0 : float > 0, optional
         c in units of the least second moment of a step, instead of as measured.
     buffer : int ≥ 1, optional
-        B, the updates in a step, instead of following the loss.
+        B, the updates in a step, each as it was made, instead of steps of γ.
     local_steps : int ≥ 1 or "auto", optional
         E, instead of as many steps as clients are configured for. "auto" chooses E from measured
-        noise and times, and the length of server steps from measured curvature: see
-        `fedpace.samplers.local_work` and `update_step_size`. Every update is then a step.
+        noise and times: see `fedpace.samplers.local_work`. Steps are then of γ in any case.
     server : BaseServer
         The default server.
     reason : str
@@ -125,12 +125,13 @@ class AsynchronousPace(BasePace):
     buffer: int | None = None
     local_steps: int | str | None = None
     reason: str = ""
+    returns_to_best = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_local_steps(self.local_steps)
         if self.buffer is not None:
-            positive_count("buffer", self.buffer, "leave it out to follow the loss")
+            positive_count("buffer", self.buffer, "leave it out to have it chosen")
         if self.max_weight is not None:
             check_cap("max_weight", self.max_weight, 1)
 
@@ -141,11 +142,10 @@ class AsynchronousPace(BasePace):
             **empty,
             completions=0,
             solved=0,
-            steps=initial_steps_per_round(1.0),
             size=first_step(),
             work=first_work(),
             planned=first_work(),
-            basis=take_snapshot(empty, self.k),
+            basis=take_snapshot(empty, 1.0),
         )
 
     def phase(self, state: AsynchronousPaceState) -> Phase:
@@ -153,10 +153,9 @@ class AsynchronousPace(BasePace):
         return WARM_UP if state["completions"] < self.warm_up * self.k else TRAIN
 
     def see(self, state: AsynchronousPaceState, updates: RoundUpdates) -> AsynchronousPaceState:
-        """Learn norms and curvature from the updates."""
-        if self.local_steps != AUTO:
-            return learn_from_updates(state, updates)
-        state["work"] = learn_work(state["work"], updates, self.k)
+        """Learn norms, curvature and the size of steps from the updates."""
+        if self.local_steps == AUTO:
+            state["work"] = learn_work(state["work"], updates, self.k)
         mean = mean_direction(state["curvature"], updates.weights)
         state = learn_from_updates(state, updates)
         state["size"] = self._learn_size(state, updates, mean)
@@ -166,63 +165,62 @@ class AsynchronousPace(BasePace):
         self, state: AsynchronousPaceState, updates: RoundUpdates, mean: FloatArray
     ) -> StepSize:
         """Learn γ from what the updates have in common with the mean direction before them."""
-        seen, draw = state["curvature"], drop_outliers(updates, state["norms"]).draw
-        latest = np.isin(seen["clients"], draw.clients)
-        weights = draw.weights * draw.clients.size
-        if latest.sum() != draw.clients.size:  # one of them twice, or left out
-            return state["size"]
-        places = places_of(draw.clients, seen["clients"])
+        size = begin_step(state["size"], updates.learning_rate, updates.mean_steps)
+        seen, count = state["curvature"], updates.draw.clients.size
+        used = drop_outliers(updates, state["norms"])
+        places = places_of(used.draw.clients, seen["clients"])
+        last = np.zeros(places.size, dtype=np.bool_)
+        last[latest_of_each(used.draw.clients)] = True
+        used, places = used.only(last & (places >= 0)), places[last & (places >= 0)]
+        clients, started = used.draw.clients, used.started
+        if started is None:
+            return size
+        weights = used.draw.weights * count
         return update_step_size(
-            state["size"],
-            weights * (seen["updates"][places] @ mean),
-            weights**2 * state["norms"][draw.clients] ** 2,
+            size,
+            MeasuredUpdates(
+                gains=weights * (seen["updates"][places] @ mean),
+                moments=weights**2 * state["norms"][clients] ** 2,
+                weights=weights,
+                ages=count * (used.version - started.versions).astype(np.float64),
+            ),
             at_once=self.k,
             n=updates.weights.size,
-            curvature=seen["bend"] / seen["moved"] if seen["moved"] else math.nan,
+            curvature=seen["bend"] / seen["moved"] if seen["moved"] > 0 else math.nan,
             pairs=seen["pairs"],
-            first=updates.learning_rate * updates.mean_steps,
         )
 
     def observe(self, state: AsynchronousPaceState, row: Row) -> AsynchronousPaceState:
         """Learn times and the size of steps; take a snapshot when a solution is due."""
-        state["steps"] = update_steps_per_round(
-            state["steps"], row, self._limits, rate=state["rate"]
-        )
+        state["size"] = guard_step(state["size"], row, self.k)
         if not row.round:
             return state
-        state["size"] = guard_step(state["size"], row, self.k)
         state["stats"] = learn(state["stats"], row)
         state["completions"] += row.clients.size + row.missing.size
         since = state["completions"] - max(state["solved"], self.warm_up * self.k)
         often = max(self.refresh * self.k, LEAST_PART * state["norms"].size)
         if since >= often or (since >= 0 and not state["solved"]):
             state["solved"] = state["completions"]
-            state["basis"] = take_snapshot(state, self._buffer(state, state["rate"]))
+            state["basis"] = take_snapshot(state, 1.0)
             state["planned"] = LocalWork(**state["work"])
         return state
 
     def design(self, state: AsynchronousPaceState, context: SamplerContext) -> Plan:
-        """Return the shares in use, and the updates in a step now."""
+        """Return the shares in use, and the step to take now."""
         basis, planned = state["basis"], state["planned"]
         solve = self._weighted if self.phase(state) is WARM_UP else self._solve
         plan = self._latest.get(basis, context, lambda: solve(basis, context, planned))
-        if self.local_steps != AUTO or plan.local_steps is None:
-            return plan._replace(buffer=self._buffer(state, context.rate))
-        steps = state["work"]["steps"] = int(cast(int, plan.local_steps))
-        rate = context.rate if context.rate > 0 else 1.0
-        size = state["size"]["step"]
-        if state["completions"] % 2 and not plan.notes["split"]:
-            plan = plan._replace(local_steps=math.ceil(LONGER * steps))
-        return plan._replace(buffer=1, step=rate * steps / self.k if math.isnan(size) else size)
-
-    @property
-    def _limits(self) -> tuple[float, float]:
-        """The limits of C/B."""
-        return 1.0, float(self.k)
-
-    def _buffer(self, state: AsynchronousPaceState, rate: float) -> int:
-        steps = steps_per_round(state["steps"], rate, self._limits)
-        return self.buffer or max(round(self.k / steps), 1)
+        chosen = self.local_steps == AUTO and plan.local_steps is not None
+        if chosen:
+            steps = state["work"]["steps"] = int(cast(int, plan.local_steps))
+            if state["completions"] % 2 and not plan.notes["split"]:
+                plan = plan._replace(local_steps=math.ceil(LONGER * steps))
+        size, rate = state["size"], context.rate
+        if self.buffer is not None or math.isnan(size["step"]):
+            return plan._replace(buffer=self.buffer or self.k)
+        if not chosen and falls_fast(size, rate, context.round):
+            return plan._replace(buffer=updates_per_step(size, rate, self.k))
+        return plan._replace(buffer=1, step=size["step"])
 
     def _times(
         self, basis: Basis, context: SamplerContext, planned: LocalWork | None
@@ -255,14 +253,10 @@ class AsynchronousPace(BasePace):
         times, more = self._times(basis, context, planned)
         norms = expected_norms(basis["norms"], context.n)
         least = float(context.weights @ norms) ** 2  # S_0
-        buffer = basis["step"]
-        lean, reason = shrink_ratio(
-            basis["c"], basis["pairs"], least / buffer, given=self.c_over_s0
-        )
-        if self.c_over_s0 is None:
-            lean = float(np.clip(PART_OF_RATIO * lean, *LIMITS))
-        rest = 0.0 if math.isnan(basis["length"]) else (buffer - 1) * basis["length"]
-        profile = Profile(context.weights, times, norms, lean * least + rest)
+        c = 2 * self.k * basis["length"]
+        if self.c_over_s0 is not None or not c > 0:
+            c = (self.c_over_s0 or 1.0) * least
+        profile = Profile(context.weights, times, norms, c)
         slots = min(self.k, context.n)
         found = solve_shares(
             profile.weights,
@@ -273,8 +267,9 @@ class AsynchronousPace(BasePace):
             self.max_weight,
         )
         design = InTurn(found.q, profile.weights, slots, times=profile.times, solution=found)
-        why = f"shares by P3, c = {lean:.2g} S₀: {reason}{self.reason}"
-        notes = {"lean": lean, **more.pop("notes", {})}
+        reason = "measured" if self.c_over_s0 is None else "as given"
+        why = f"shares by P3, c = {c / least:.2g} S₀, {reason}{self.reason}"
+        notes = {"lean": c / least, **more.pop("notes", {})}
         return Plan(design, profile, notes, why, **more)
 
 
@@ -284,8 +279,9 @@ def _bend(basis: Basis) -> float:
 
 
 class AutoPaceState(PaceState):
-    """The state of `Pace`, and why rounds go on, once that is decided."""
+    """The state of `Pace`, the first learning rate, and why rounds go on, once that is decided."""
 
+    first_rate: float
     decided: str
 
 
@@ -305,11 +301,17 @@ class AutoPace(Pace):
 
     def init(self, n: int) -> AutoPaceState:
         """Return the state before the first round."""
-        return AutoPaceState(**super().init(n), decided="")
+        return AutoPaceState(**super().init(n), first_rate=math.nan, decided="")
 
     def phase(self, state: Any) -> Phase:
         """Return warm-up or training, in either mode."""
         return TRAIN if "completions" in state else super().phase(state)
+
+    def see(self, state: Any, updates: RoundUpdates) -> Any:
+        """Learn norms and curvature from the updates."""
+        if math.isnan(state["first_rate"]):
+            state["first_rate"] = updates.learning_rate
+        return super().see(state, updates)
 
     def design(self, state: Any, context: SamplerContext) -> Plan:
         """Return the tier that is due, with the reason to stay in rounds."""
@@ -337,11 +339,10 @@ class AutoPace(Pace):
             curvature=state["curvature"],
             completions=self.warm_up * self.k,
             solved=self.warm_up * self.k,
-            steps=initial_steps_per_round(1.0),
-            size=first_step(),
+            size=begin_step(first_step(), state["first_rate"], 1.0),
             work=first_work(),
             planned=first_work(),
-            basis=take_snapshot(state, self.k),
+            basis=take_snapshot(state, 1.0),
         )
         return Handover(replace(made, reason=f"; {why}"), after, self.k, why)
 

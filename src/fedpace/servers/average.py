@@ -26,6 +26,8 @@ class Mean(BaseServer):
     As in FedAvg. Biased: clients that are drawn or answer more often count for more.
     """
 
+    scales = False
+
     def apply(
         self, state: None, parameters: FloatArray, draw: Draw, reply: Reply
     ) -> tuple[FloatArray, None]:
@@ -62,6 +64,7 @@ class Adam(BaseServer):
     rate: float = 0.01
     betas: tuple[float, float] = (0.9, 0.99)
     floor: float = 1e-3
+    scales = False
 
     def init(self, parameters: FloatArray) -> Moments:
         """Return m = 0 and v = τ²."""

@@ -106,6 +106,7 @@ class AverageBuffers(BaseServer):
     def __post_init__(self) -> None:
         object.__setattr__(self, "oldest", self.inner.oldest)
         object.__setattr__(self, "needs_rounds", self.inner.needs_rounds)
+        object.__setattr__(self, "scales", self.inner.scales)
         object.__setattr__(self, "_buffers", np.flatnonzero(~self.trained))
 
     def init(self, parameters: FloatArray) -> Any:

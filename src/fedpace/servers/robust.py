@@ -49,7 +49,7 @@ class Clipped(BaseServer):
         lengths[clients] = found
         most = self.factor * float(np.nanmedian(lengths))
         scale = np.minimum(1.0, most / np.maximum(found, np.finfo(float).tiny))
-        weights = updates.draw.weights * scale
+        weights = updates.step_weights * scale
         return add_weighted(updates.parameters, weights, updates.reply.updates), lengths
 
 

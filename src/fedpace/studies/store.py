@@ -247,7 +247,7 @@ def pack_run(
     if (q := outcome.design.columns().get("q")) is not None:
         arrays["q"] = q
     if save:
-        arrays["parameters"] = outcome.state.parameters
+        arrays["parameters"] = outcome.parameters
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()

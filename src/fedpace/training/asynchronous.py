@@ -20,17 +20,28 @@ from fedpace.training.backend import (
     NO_CLIENTS,
     NO_VALUES,
     BaseBackend,
+    Evaluation,
     Reply,
     Task,
     join_replies,
     reply_costs,
 )
 from fedpace.training.checkpoint import State
-from fedpace.training.history import Row
+from fedpace.training.history import Row, SustainedLoss
+from fedpace.training.running_mean import (
+    FAR,
+    RunningMean,
+    add_model,
+    begin_mean,
+    restart_mean,
+)
 from fedpace.training.sampler import BaseSampler, Plan, SamplerContext
 from fedpace.training.server import apply_replies, as_server, check_asynchronous, rate_or_one
 from fedpace.training.training import Training
 from fedpace.training.updates import Started
+
+# B where the server does not step as far as planned, in units of C.
+PART_AT_ONCE = 0.25
 
 
 class _Sent(NamedTuple):
@@ -61,6 +72,10 @@ class AsynchronousTraining(Training):
     w ← w + Σ weights_i Δ_i / buffer: each update as it was made, at the learning rate of its task,
     however old; only `Memory` counts all updates of a step with one rate. A row is a step, and the
     learning rate falls by steps. A sampler that implements `steps_now` decides itself when to step.
+    A sampler may also plan how far steps go, whatever the learning rate.
+
+    The running mean of the models over about 2C updates is evaluated and handed out, where it is
+    better than the latest; training goes on from the latest.
 
     Call `advance`, or submit `tasks()`, collect, and pass the replies to `take`.
 
@@ -171,7 +186,10 @@ class AsynchronousTraining(Training):
     @property
     def _buffer(self) -> int:
         """B, by the latest plan."""
-        wanted = None if self._plan is None else self._plan.buffer
+        plan = self._plan
+        wanted = None if plan is None else plan.buffer
+        if plan is not None and plan.step is not None and not self.server.scales:
+            wanted = max(round(PART_AT_ONCE * self._at_once), 1)
         return self._given or wanted or self._at_once
 
     def _presence(self) -> Presence | None:
@@ -319,7 +337,9 @@ class AsynchronousTraining(Training):
             present=self._here,
             step=self._planned_step(count),
         )
-        self.state = self.state._replace(seconds=self._clock)
+        model, running = self.state.parameters, self.state.running or begin_mean()
+        running = add_model(running, model, count, self._at_once)
+        self.state = self.state._replace(seconds=self._clock, running=running)
         self._show(updates)
         if self._left is not None:
             self._left -= len(taken)
@@ -335,9 +355,47 @@ class AsynchronousTraining(Training):
             )
         return row
 
+    def _evaluate_model(self, *, due: bool) -> Evaluation | None:
+        """Evaluate the model that is handed out; every C updates, choose it anew.
+
+        Where evaluating is no simulation, this is always the mean.
+        """
+        running: RunningMean = self.state.running
+        free, mean = self.backend.evaluates_any, running["mean"]
+        if not free:
+            running["handed_out"] = mean.size > 0
+        found = self.backend.evaluate(self.state.handed_out, due=due)
+        if found is None:
+            return None
+        if free and mean.size and running["compared"] >= self._at_once:
+            running["compared"] = 0
+            latest = self.state.parameters if running["handed_out"] else mean
+            other = self.backend.evaluate(latest)
+            if other is not None and not other.loss >= found.loss:
+                running["handed_out"], found = not running["handed_out"], other
+        if self.sampler.returns_to_best:
+            self._return_to_best(found.loss)
+        return found
+
+    def _return_to_best(self, loss: float) -> None:
+        """Keep the model with the least loss; continue with it if the loss is far above the first.
+
+        The row keeps the loss that led to this.
+        """
+        running: RunningMean = self.state.running
+        first = self.rows[0].loss
+        if loss < running["least"]:
+            running["least"], running["best"] = loss, self.state.handed_out.copy()
+        elif running["best"].size and not loss <= first + FAR * abs(first):
+            best = running["best"].copy()
+            self.state = self.state._replace(parameters=best, running=restart_mean(running))
+
+    def _sustained_loss(self) -> SustainedLoss:
+        return SustainedLoss(self._at_once, self.rows)
+
     def _planned_step(self, count: int) -> float | None:
         planned = None if self._plan is None else self._plan.step
-        return None if planned is None else count * planned
+        return None if planned is None or not self.server.scales else count * planned
 
     def _step_rate(self, count: int) -> float:
         """Return the rate of a quarter of the updates' mean age of C/B steps ago."""

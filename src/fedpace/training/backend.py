@@ -331,6 +331,8 @@ class BaseBackend(ABC):
         where it is unknown.
     asks_to_evaluate : bool
         Whether clients must be asked to evaluate a model, which takes time.
+    evaluates_any : bool
+        Whether several models may be evaluated after one step, as in simulation.
     largest_share : float in (0, 1]
         The share of the rounds that one client may take part in; 1 for no limit.
     trained_entries : array of bool, optional
@@ -343,6 +345,7 @@ class BaseBackend(ABC):
 
     slow_accuracy: float = math.nan
     asks_to_evaluate: bool = False
+    evaluates_any: bool = False
     largest_share: float = 1.0
     shared_by: int | None = None
     trained_entries: NDArray[np.bool_] | None = None

@@ -31,8 +31,8 @@ class State(NamedTuple):
     count the rounds in which each client was drawn, and in which its reply was accepted; clients
     beyond their end count 0. `often` is the share of the latest draws with each client, and `draws`
     the draws per round, where shares are limited. `models` are those that a later phase may begin
-    with. In asynchronous training, `sent` counts tasks, and `owed` is the weight that each client
-    is owed.
+    with. In asynchronous training, `sent` counts tasks, `owed` is the weight that each client is
+    owed, and `running` the running mean of the models.
     """
 
     parameters: FloatArray
@@ -49,6 +49,14 @@ class State(NamedTuple):
     owed: FloatArray = NO_VALUES
     often: FloatArray = NO_VALUES
     draws: float = 1.0
+    running: Any = None
+
+    @property
+    def handed_out(self) -> FloatArray:
+        """The model to evaluate and hand out: the running mean if it is better, or the latest."""
+        mean = self.running is not None and self.running["handed_out"]
+        parameters: FloatArray = self.running["mean"] if mean else self.parameters
+        return parameters
 
 
 def pack(value: Any) -> dict[str, NDArray[Any]]:

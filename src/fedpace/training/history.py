@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
@@ -34,8 +35,9 @@ class Row(NamedTuple):
     training, or its phase, ended with this round.
 
     If the global loss was not evaluated, `loss` is the estimate and `accuracy` is NaN.
-    `sustained_loss` is the mean of the last ten evaluated losses, NaN before there are ten. `tier`
-    is that of the draw, −1 for a design without tiers; `why` is a short reason for the design.
+    `sustained_loss` is the mean of the last ten evaluated losses, in asynchronous training of those
+    over 10 C updates, NaN before there are so many. `tier` is that of the draw, −1 for a design
+    without tiers; `why` is a short reason for the design.
     `agreement` is the cosine between each update and the others of its round, for remote clients.
     `local_steps` are those done by each client, where the sampler chose them.
 
@@ -202,20 +204,47 @@ def _check_column(name: str, arrays: Mapping[str, NDArray[Any]], count: int) -> 
         raise ValueError(f"{name} has {len(column)} entries for {count} rows")
 
 
-def sustained_loss(rows: Sequence[Row], row: Row) -> float:
-    """Return the mean of the last ten evaluated losses up to `row`, NaN before there are ten.
+class SustainedLoss:
+    """The mean of the latest evaluated losses: of ten rounds, or of the steps of 10 C updates.
 
-    The initial model does not count.
+    The initial model and pilots do not count. In asynchronous training losses have the weight of
+    the updates since the evaluation before.
+
+    Parameters
+    ----------
+    at_once : int ≥ 1, optional
+        C in asynchronous training; None for rounds.
+    rows : iterable of Row
+        What happened before, such as before an interruption.
     """
-    if not row.evaluated:
-        return rows[-1].sustained_loss if rows else math.nan
-    losses = [row.loss]
-    for each in reversed(rows):
-        if len(losses) == SUSTAINED or not each.round or each.phase.startswith("pilot"):
-            break
-        if each.evaluated:
-            losses.append(each.loss)
-    return math.fsum(losses) / SUSTAINED if len(losses) == SUSTAINED else math.nan
+
+    def __init__(self, at_once: int | None = None, rows: Iterable[Row] = ()) -> None:
+        self._at_once, self._wanted = at_once, SUSTAINED * (at_once or 1)
+        self._losses: deque[tuple[int, float]] = deque()
+        self._total = self._updates = 0
+        self._latest = math.nan
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: Row) -> float:
+        """Return the mean up to this row, NaN before there are enough losses."""
+        if not row.round or row.phase.startswith("pilot"):
+            self._losses.clear()
+            self._total = self._updates = 0
+            self._latest = math.nan
+            return self._latest
+        self._updates += row.clients.size
+        if not row.evaluated:
+            return self._latest
+        count = 1 if self._at_once is None else self._updates
+        self._updates = 0
+        self._losses.append((count, row.loss))
+        self._total += count
+        while self._total - self._losses[0][0] >= self._wanted:
+            self._total -= self._losses.popleft()[0]
+        if self._total >= self._wanted:
+            self._latest = math.fsum(count * loss for count, loss in self._losses) / self._total
+        return self._latest
 
 
 @dataclass(frozen=True)
@@ -229,7 +258,8 @@ class History:
     ) -> float:
         """Return the seconds until the loss or the accuracy is first reached; ∞ if never.
 
-        With `sustained`, the mean of the last ten evaluated losses must have reached it.
+        With `sustained`, the mean of the last ten evaluated losses, or of those over 10 C updates,
+        must have reached it.
         """
         rows = self._rows_at_target(loss, accuracy, sustained)
         return next((row.seconds for row in rows), math.inf)

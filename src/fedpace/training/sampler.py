@@ -146,8 +146,8 @@ class Plan(NamedTuple):
     `why` is a short reason for the history. In asynchronous training, `buffer` is the number of
     updates in a server step; None: as many as clients are at work at once. `local_steps` is E for
     all clients, or one number for each of them; None: as the backend is configured. In asynchronous
-    training, `step` is how far the server steps along the directions per update, for a server with
-    memory; None: as far as the learning rate.
+    training, `step` is how far the server steps along the directions per update; None: each update
+    as it was made.
     """
 
     design: Design | Dispatch
@@ -195,11 +195,15 @@ class BaseSampler(ABC):
         Whether weights are used as they are, not corrected for missing replies.
     reads_losses : bool
         Whether clients report the loss of the model that they received, in simulation too.
+    returns_to_best : bool
+        Whether asynchronous training goes back to its best model when the loss is far above the
+        first.
     """
 
     server: BaseServer | None = None
     biased: bool = False
     reads_losses: bool = False
+    returns_to_best: bool = False
 
     def init(self, n: int) -> Any:  # noqa: ARG002
         """Return the state before the first round, for `n` clients; more may join later."""

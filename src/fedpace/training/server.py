@@ -31,10 +31,14 @@ class BaseServer:
         In asynchronous training, refuse updates that are older than this many steps.
     needs_rounds : str
         Why the server does not work in asynchronous training, and the remedy; empty if it does.
+    scales : bool
+        Whether half the weights make half the step. If not, a planned length of steps is left out,
+        and asynchronous steps take a quarter of the updates under way.
     """
 
     oldest: int | None = None
     needs_rounds: str = ""
+    scales: bool = True
 
     def init(self, parameters: FloatArray) -> Any:  # noqa: ARG002
         """Return the state before the first round."""
@@ -53,7 +57,8 @@ class BaseServer:
 
     def step(self, state: Any, updates: RoundUpdates) -> tuple[FloatArray, Any]:
         """Return the new model and the new state, from everything known of the round."""
-        return self.apply(state, updates.parameters, updates.draw, updates.reply)
+        draw = updates.draw._replace(weights=updates.step_weights)
+        return self.apply(state, updates.parameters, draw, updates.reply)
 
     def weigh(self, updates: RoundUpdates) -> FloatArray:
         """Return the weights of the updates, by default those of the draw."""

@@ -16,10 +16,10 @@ from fedpace.profile import Profile
 from fedpace.sampling.design import BaseDesign, Draw
 from fedpace.sampling.dispatch import BaseDispatch, as_any_design
 from fedpace.seeds import Seeds
-from fedpace.training.backend import BaseBackend, Reply, as_backend
+from fedpace.training.backend import BaseBackend, Evaluation, Reply, as_backend
 from fedpace.training.callbacks import Callback, RunInfo, as_callback
 from fedpace.training.checkpoint import State
-from fedpace.training.history import History, Row, sustained_loss
+from fedpace.training.history import History, Row, SustainedLoss
 from fedpace.training.sampler import START, BaseSampler, Phase, SamplerContext, as_sampler
 from fedpace.training.server import BaseServer, as_server
 from fedpace.training.stopping import Schedule, Stop
@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
     @property
     def parameters(self) -> FloatArray:
         """The trained model, as one vector; `TorchModel.module` makes a module of it."""
-        return self.state.parameters
+        return self.state.handed_out
 
 
 # What a state of wrong types, names or lengths raises.
@@ -115,16 +115,19 @@ class Training:
         self._rng: np.random.Generator
         self.rows: list[Row] = []
         self.resumed = False
+        self._sustained: SustainedLoss
         if continues is not None:
             before, state = continues
             self.rows, self._rng = before.rows, before._rng
             self.state = before.state._replace(sampler=state)
+            self._sustained = self._sustained_loss()
             self._end(self.rows[-1])
             return
         with checkpoint_errors():
             self.resumed = self._resume()
         if not self.resumed:
             self._begin()
+        self._sustained = self._sustained_loss()
         self._notify_start()
 
     @property
@@ -162,6 +165,9 @@ class Training:
         """Return when callbacks have stored all rows; to be called however a run ends."""
         for callback in self._callbacks:
             callback.flush()
+
+    def _sustained_loss(self) -> SustainedLoss:
+        return SustainedLoss(None, self.rows)
 
     def _begin(self) -> None:
         parameters = self.backend.initial()
@@ -241,7 +247,7 @@ class Training:
         """Evaluate the model where that is due, and record the row."""
         row = self._evaluate(row)
         if self.phase.until is None:
-            row = row._replace(sustained_loss=sustained_loss(self.rows, row))
+            row = row._replace(sustained_loss=self._sustained.add(row))
         row = row._replace(ended=self.phase.stopping_rule(self._stop).reason(row))
         self._record(row)
         return row
@@ -261,7 +267,7 @@ class Training:
         if promise and not due:  # too few clients to check it
             row = row._replace(loss=before.loss, loss_estimate=before.loss)
             promise = ""
-        found = self.backend.evaluate(self.state.parameters, due=due)
+        found = self._evaluate_model(due=due)
         if found is not None:
             row = row._replace(accuracy=found.accuracy, slow_accuracy=self.backend.slow_accuracy)
             if not (self._stop.blind and math.isnan(found.loss)):
@@ -269,6 +275,10 @@ class Training:
         unmeasured = row._replace(loss=math.nan)
         # An estimate that could not be checked must not end the run.
         return unmeasured if promise and rule.promise(unmeasured) != promise else row
+
+    def _evaluate_model(self, *, due: bool) -> Evaluation | None:
+        """Evaluate the model that is handed out."""
+        return self.backend.evaluate(self.state.parameters, due=due)
 
     def _is_due(self, row: Row, *, promised: bool) -> bool:
         """Whether this is one of every n rounds, or its estimate promises an end."""

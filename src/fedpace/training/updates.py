@@ -112,6 +112,14 @@ class RoundUpdates(NamedTuple):
         return rate * self.mean_steps
 
     @property
+    def step_weights(self) -> FloatArray:
+        """The weights of the updates in the step; those of the draw where none is planned."""
+        if self.step is None:
+            return self.draw.weights
+        weights: FloatArray = self.draw.weights * (self.step / self.scales)
+        return weights
+
+    @property
     def mean_steps(self) -> float:
         """The mean of the local steps that the directions are over; 1 where they are Δ/η."""
         steps = self.reply.local_steps
