@@ -33,6 +33,7 @@ from fedpace.training.running_mean import (
     RunningMean,
     add_model,
     begin_mean,
+    kept_model,
     restart_mean,
 )
 from fedpace.training.sampler import BaseSampler, Plan, SamplerContext
@@ -369,7 +370,9 @@ class AsynchronousTraining(Training):
             return None
         if free and mean.size and running["compared"] >= self._at_once:
             running["compared"] = 0
-            latest = self.state.parameters if running["handed_out"] else mean
+            latest = (
+                self.state.parameters if running["handed_out"] else np.asarray(mean, np.float64)
+            )
             other = self.backend.evaluate(latest)
             if other is not None and not other.loss >= found.loss:
                 running["handed_out"], found = not running["handed_out"], other
@@ -385,9 +388,9 @@ class AsynchronousTraining(Training):
         running: RunningMean = self.state.running
         first = self.rows[0].loss
         if loss < running["least"]:
-            running["least"], running["best"] = loss, self.state.handed_out.copy()
+            running["least"], running["best"] = loss, kept_model(self.state.handed_out)
         elif running["best"].size and not loss <= first + FAR * abs(first):
-            best = running["best"].copy()
+            best = running["best"].astype(np.float64)
             self.state = self.state._replace(parameters=best, running=restart_mean(running))
 
     def _sustained_loss(self) -> SustainedLoss:

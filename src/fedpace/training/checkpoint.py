@@ -55,8 +55,7 @@ class State(NamedTuple):
     def handed_out(self) -> FloatArray:
         """The model to evaluate and hand out: the running mean if it is better, or the latest."""
         mean = self.running is not None and self.running["handed_out"]
-        parameters: FloatArray = self.running["mean"] if mean else self.parameters
-        return parameters
+        return np.asarray(self.running["mean"] if mean else self.parameters, dtype=np.float64)
 
 
 def pack(value: Any) -> dict[str, NDArray[Any]]:

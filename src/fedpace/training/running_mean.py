@@ -6,9 +6,10 @@ Steps of few updates leave noise in the latest model; in the mean most of it is 
 from __future__ import annotations
 
 import math
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray
 from fedpace.training.backend import NO_VALUES
@@ -16,6 +17,8 @@ from fedpace.training.updates import blocks
 
 # The mean forgets over 2C updates, or over those of this many clients.
 MEMORY, FEW = 2, 5
+# Models with more numbers are kept in single precision.
+LARGE = 2**20
 # How far above the first loss, in units of it, is far: see `BaseSampler.returns_to_best`.
 FAR = 0.1
 
@@ -27,11 +30,11 @@ class RunningMean(TypedDict):
     loss, where it is kept.
     """
 
-    mean: FloatArray
+    mean: NDArray[np.floating[Any]]
     updates: float
     handed_out: bool
     compared: int
-    best: FloatArray
+    best: NDArray[np.floating[Any]]
     least: float
 
 
@@ -59,7 +62,7 @@ def add_model(state: RunningMean, model: FloatArray, updates: int, at_once: int)
         after["mean"], after["updates"], after["handed_out"] = NO_VALUES, 0.0, False
         return after
     if not state["mean"].size:
-        after["mean"], after["updates"] = model.copy(), float(updates)
+        after["mean"], after["updates"] = kept_model(model), float(updates)
         return after
     after["updates"] = min(state["updates"] + updates, most)
     mean, part = after["mean"], updates / after["updates"]
@@ -69,6 +72,11 @@ def add_model(state: RunningMean, model: FloatArray, updates: int, at_once: int)
         if not math.isfinite(mean @ mean):  # a model that was not finite would stay in it
             mean[:] = model
     return after
+
+
+def kept_model(model: FloatArray) -> NDArray[np.floating[Any]]:
+    """Return a copy to keep, of a large model in single precision."""
+    return model.astype(np.float32 if model.size > LARGE else np.float64)
 
 
 def restart_mean(state: RunningMean) -> RunningMean:
