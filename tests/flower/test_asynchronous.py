@@ -65,7 +65,7 @@ def test_training_makes_the_loss_fall_and_evaluations_are_of_steps() -> None:
     assert strategy.outcome is not None
     assert list(result.arrays) == list(START)
     vector = Layout.of(START).vector(result.arrays)
-    np.testing.assert_array_equal(vector, strategy.outcome.state.parameters)
+    np.testing.assert_array_equal(vector, strategy.outcome.parameters)
 
 
 def test_clients_are_asked_to_evaluate_after_as_many_updates_as_a_round_has() -> None:

@@ -165,7 +165,7 @@ def updates_per_step(state: StepSize, rate: float, at_once: int) -> int:
     >>> [updates_per_step(state, 0.1 / (1 + r), at_once=10) for r in (0, 1, 4, 99)]
     [10, 5, 2, 1]
     """
-    count = at_once * rate / state["rate"] / state["cut"]
+    count = at_once * rate / state["rate"]
     return min(max(round(count), 1), at_once)
 
 

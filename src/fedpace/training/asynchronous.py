@@ -30,6 +30,7 @@ from fedpace.training.checkpoint import State
 from fedpace.training.history import Row, SustainedLoss
 from fedpace.training.running_mean import (
     FAR,
+    FARTHER,
     RunningMean,
     add_model,
     begin_mean,
@@ -387,9 +388,11 @@ class AsynchronousTraining(Training):
         """
         running: RunningMean = self.state.running
         first = self.rows[0].loss
+        planned = self._plan is not None and self._plan.step is not None
+        far = FAR if planned else FARTHER
         if loss < running["least"]:
             running["least"], running["best"] = loss, kept_model(self.state.handed_out)
-        elif running["best"].size and not loss <= first + FAR * abs(first):
+        elif running["best"].size and not loss <= first + far * abs(first):
             best = running["best"].astype(np.float64)
             self.state = self.state._replace(parameters=best, running=restart_mean(running))
 

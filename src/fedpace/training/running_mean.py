@@ -19,8 +19,9 @@ from fedpace.training.updates import blocks
 MEMORY, FEW = 2, 5
 # Models with more numbers are kept in single precision.
 LARGE = 2**20
-# How far above the first loss, in units of it, is far: see `BaseSampler.returns_to_best`.
-FAR = 0.1
+# How far above the first loss, in units of it, is far (`BaseSampler.returns_to_best`): with steps
+# as the sampler plans them, and with steps by the learning rate, whose first ones may be wild.
+FAR, FARTHER = 0.1, 1.0
 
 
 class RunningMean(TypedDict):
