@@ -75,6 +75,7 @@ def test_the_result_answers_in_every_mode(mode: Any, tmp_path: Path) -> None:
     assert len(runs) == 4
     assert len(rounds) == sum(len(run.history.rows) for run in result.runs)
     shown = result._repr_html_()
+    assert '<svg style="overflow: visible"' in shown  # whatever the width of a browser's font
     assert shown.count("<table") == shown.count("<svg") == 1
     assert result.plot(tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
     assert result.model()["parameters"].size == Logistic(4, 2).size

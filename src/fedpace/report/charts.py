@@ -176,7 +176,8 @@ def save_all(paths: Iterable[Path], *figures: Figure) -> None:
     for path in paths:
         match path.suffix.lower():
             case ".svg":
-                contents = svg.encode()
+                # A browser's font may be wider than the one by which the width was chosen.
+                contents = svg.replace("<svg ", '<svg style="overflow: visible" ', 1).encode()
             case ".png":
                 contents = vl_convert.svg_to_png(svg, scale=SCALE)
             case _:
