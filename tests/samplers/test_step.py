@@ -107,7 +107,7 @@ def test_the_step_follows_from_curvature_age_and_noise(age: float, gain: float) 
     for _ in range(400):
         state = updated(state, age, gain)
         lengths.append(state["step"])
-    noise = min(1 + 1 / gain, 1 + 2 * 10)
+    noise = 1 + 1 / gain
     assert state["step"] == pytest.approx(2 / (2.0 * (2 * age + NOISE_COUNTED * noise)), rel=1e-3)
     assert lengths[0] <= 0.8 / AT_ONCE * GROWTH_AT_ONCE ** (1 / AT_ONCE)
     ratios = np.array(lengths[1:]) / np.array(lengths[:-1])

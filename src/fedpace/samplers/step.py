@@ -29,7 +29,7 @@ GROWTH_AT_ONCE, FEW = 2.0, 5
 # γ before λ is known, in units of the first update over C, and the pairs that weigh as much.
 FIRST_GUESS, GUESS_PAIRS = 3.0, 3.0
 # ρ before anything is measured, in units of C, with the weight of 2 C updates; largest in N.
-PRIOR_NOISE, PRIOR_UPDATES, MOST_NOISE = 1.0, 2.0, 2.0
+PRIOR_NOISE, PRIOR_UPDATES, MOST_NOISE = 1.0, 2.0, 10.0
 # Relative rise of the loss over its least after which γ is halved; its recovery in C updates.
 RISE, RECOVERY = 0.2, 1.2
 # Updates in which λ falls by half at most, in units of C.
@@ -242,7 +242,7 @@ def guard_step(state: StepSize, row: Row, at_once: int) -> StepSize:
 
 
 def _noise_ratio(state: StepSize, n: int) -> float:
-    """Return ρ, at most 2N."""
+    """Return ρ, at most 10N."""
     if not state["moment"] > 0:
         return 1.0
     return 1 + state["moment"] / max(state["gain"], state["moment"] / (MOST_NOISE * n))
