@@ -94,10 +94,10 @@ def write_whole(path: Path, write: Callable[[Path], object], *, follow: bool = T
         temporary.unlink(missing_ok=True)
 
 
-def cell(value: object) -> object:
+def csv_cell(value: object) -> object:
     """Return a value for a CSV file that no spreadsheet reads as a formula.
 
-    >>> cell("=1+1"), cell("uniform"), cell(-3)
+    >>> csv_cell("=1+1"), csv_cell("uniform"), csv_cell(-3)
     ("'=1+1", 'uniform', -3)
     """
     formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))

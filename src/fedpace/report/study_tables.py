@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from rich.markup import escape
 from rich.table import Table
 
-from fedpace.files import cell
+from fedpace.files import csv_cell
 from fedpace.registry import is_biased
 from fedpace.report.notes import (
     CAPTION,
@@ -136,7 +136,7 @@ def csv_text(summaries: Sequence[Summary]) -> str:
     """Return every number, in full, one line per setup and scheme."""
     text = io.StringIO()
     records = [_record(summary, row) for summary in summaries for row in summary.rows]
-    lines = [*map(list, records[:1]), *(map(cell, record.values()) for record in records)]
+    lines = [*map(list, records[:1]), *(map(csv_cell, record.values()) for record in records)]
     csv.writer(text, lineterminator="\n").writerows(lines)
     return text.getvalue()
 

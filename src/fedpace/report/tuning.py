@@ -136,7 +136,7 @@ def compare_tuned(
     if shared := set(tuning_seeds) & set(seeds):
         got = f"{sorted(shared)} for both; give others"
         raise InputError(f"seeds must not be those of the tuning, got {got}")
-    place = make_folder(directory / cell(study), "--out")
+    place = make_folder(directory / cell_name(study), "--out")
     winners: dict[str, tuple[str, ...]] = {}
     for scheme in schemes:
         name, mode = _parse_candidate(scheme)
@@ -196,7 +196,7 @@ def export(place: Path) -> Path:
     return place.with_suffix(".csv")
 
 
-def cell(study: Study) -> str:
+def cell_name(study: Study) -> str:
     """Return a short name of a study and its devices, for a folder."""
     devices = study.devices
     text = f"{study.name}-{devices.availability}-{devices.correlation:+g}"

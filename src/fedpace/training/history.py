@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
-from fedpace.files import cell, write_text
+from fedpace.files import csv_cell, write_text
 from fedpace.training.backend import NO_CLIENTS, NO_VALUES
 
 # Evaluated losses whose mean must reach a target for it to be reached for good.
@@ -284,7 +284,7 @@ class History:
         columns = self.columns()
         writer.writerow(columns)
         for row in zip(*columns.values(), strict=True):
-            cells = (" ".join(map(repr, x)) if isinstance(x, list) else cell(x) for x in row)
+            cells = (" ".join(map(repr, x)) if isinstance(x, list) else csv_cell(x) for x in row)
             writer.writerow(cells)
         write_text(Path(path), text.getvalue())
 

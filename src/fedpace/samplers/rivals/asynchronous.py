@@ -377,7 +377,7 @@ class GeneralizedAsyncSgd(BaseSampler):
         )
 
 
-class GroupState(TypedDict):
+class CompassState(TypedDict):
     """One entry per client, for FedCompass.
 
     Completed tasks, seconds per step, and the steps of its latest task; when its group is expected
@@ -409,7 +409,7 @@ class Grouped(BaseDispatch):
 
     Parameters
     ----------
-    state : GroupState
+    state : CompassState
         Who waits, and where the next task is noted.
     tasks : array of (3, N)
         Steps, due and limit of the task that each client would begin now.
@@ -421,7 +421,7 @@ class Grouped(BaseDispatch):
         C.
     """
 
-    state: GroupState
+    state: CompassState
     tasks: FloatArray
     present: NDArray[np.bool_]
     weights: FloatArray
@@ -517,15 +517,15 @@ class FedCompass(BaseSampler):
                 raise InputError(f"{name} must be above 0 and at most 1, got {part}; give 0.9")
         object.__setattr__(self, "server", Compass(self.k, self.mixing, self.exponent))
 
-    def init(self, n: int) -> GroupState:
+    def init(self, n: int) -> CompassState:
         """Return the state before the first task."""
         unknown, no = np.full(n, np.nan), np.zeros(n, dtype=np.bool_)
-        return GroupState(
+        return CompassState(
             done=np.zeros(n), speed=unknown, steps=unknown.copy(), due=unknown.copy(),
             limit=unknown.copy(), working=no, waiting=no.copy(), late=no.copy(),
         )  # fmt: skip
 
-    def design(self, state: GroupState, context: SamplerContext) -> Plan:
+    def design(self, state: CompassState, context: SamplerContext) -> Plan:
         """Return the tasks that clients would have now, and who is next."""
         self._extend(state, context.n)
         present = np.ones(context.n, dtype=np.bool_) if context.present is None else context.present
@@ -533,13 +533,13 @@ class FedCompass(BaseSampler):
         design = Grouped(state, tasks, present, context.weights, self.k)
         return Plan(design, local_steps=tasks[0].astype(np.int64))
 
-    def _extend(self, state: GroupState, n: int) -> None:
+    def _extend(self, state: CompassState, n: int) -> None:
         if n > state["done"].size:
             more = self.init(n - state["done"].size)
-            for name in GroupState.__annotations__:
+            for name in CompassState.__annotations__:
                 state[name] = np.append(state[name], more[name])  # type: ignore[literal-required]
 
-    def _tasks(self, state: GroupState, context: SamplerContext) -> NDArray[np.float64]:
+    def _tasks(self, state: CompassState, context: SamplerContext) -> NDArray[np.float64]:
         """Return steps, due and limit of a task that each client would begin now."""
         most = self.most or context.local_steps or MOST_STEPS
         fewest = min(self.fewest or math.ceil(most / 5), most)
@@ -567,7 +567,7 @@ class FedCompass(BaseSampler):
 
     def steps_now(
         self,
-        state: GroupState,
+        state: CompassState,
         passed: float,  # noqa: ARG002
         at_work: IntArray,
         context: SamplerContext,
@@ -590,7 +590,7 @@ class FedCompass(BaseSampler):
             state["late"][:] = False
         return np.flatnonzero(waiting | state["late"])
 
-    def observe(self, state: GroupState, row: Row) -> GroupState:
+    def observe(self, state: CompassState, row: Row) -> CompassState:
         """Count the completed tasks, and learn seconds per step."""
         self._extend(state, count_clients(row))
         np.add.at(state["done"], np.concatenate([row.clients, row.missing]), 1)
