@@ -152,8 +152,11 @@ class SimulatedClock(BaseBackend):
         """The usual times, and the share of them that is computing."""
         usual = self.times.usual_at(self._asked)
         shares = np.broadcast_to(self.times.computing, usual.size)
+        scaled = self.local_steps != self._reference
+        if not scaled and self.link is None:
+            return usual, shares
         linked = usual * (1 - shares)
-        if self.local_steps != self._reference:
+        if scaled:
             usual = usual * self._factor(shares, self.local_steps)
             shares = 1 - linked / usual
         if self.link is not None:

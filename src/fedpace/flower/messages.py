@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from io import BytesIO
+from io import SEEK_CUR, BytesIO
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -202,8 +202,9 @@ def _pack(values: FloatArray, shape: tuple[int, ...], kind: np.dtype[Any]) -> Ar
     described = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False}
     np.lib.format.write_array_header_1_0(data, described | {"shape": shape})
     header = data.tell()
-    data = BytesIO(bytes(header + values.size * kind.itemsize))
-    np.lib.format.write_array_header_1_0(data, described | {"shape": shape})
+    if count := values.size * kind.itemsize:
+        data.seek(count - 1, SEEK_CUR)
+        data.write(b"\0")  # grows in place
     write_typed(values, np.frombuffer(data.getbuffer(), kind, values.size, header))
     return Array(str(kind), shape, "numpy.ndarray", data.getvalue())
 

@@ -265,7 +265,9 @@ class AdaptiveSampling(Settings):
 
     def _server_on(self, backend: GridBackend) -> BaseServer:
         """Return the server rule, around which a wrapped strategy aggregates."""
-        own = AverageBuffers(self.build_server(), backend.layout.trained)
+        own, layout = self.build_server(), backend.layout
+        if not all(layout.are_trained):
+            own = AverageBuffers(own, layout.trained)
         if self.strategy is None or self.averages_itself:
             return own
         return WrappedServer(own, self.strategy, backend)

@@ -144,9 +144,9 @@ def estimated_grad_norms(stats: ClientStats, n: int) -> FloatArray:
     Differs from the paper's published code, which takes the largest full-batch norm at the global
     model: a maximum grows with the number of rounds in which a client happened to be drawn.
     """
-    every = snapshot(stats, n)
-    norms: FloatArray = np.sqrt(every["squares"] / np.maximum(every["reports"], 1))
-    known = every["reports"] > 0
+    squares, reports = _extend(stats["squares"], n), _extend(stats["reports"], n)
+    norms: FloatArray = np.sqrt(squares / np.maximum(reports, 1))
+    known = reports > 0
     if known.any():
         norms[known] = _bound_norms(norms[known])
     return _fill_unknown(norms, known, LARGE_NORM)
@@ -164,9 +164,14 @@ def _bound_norms(norms: FloatArray) -> FloatArray:
 
 def estimated_times(stats: ClientStats, n: int) -> FloatArray:
     """Return t_i; the 0.1 quantile of the others for a client without any, or 1 for all."""
-    every = snapshot(stats, n)
-    known = (every["replies"] > 0) & (every["seconds"] > 0)
-    return _fill_unknown(every["seconds"], known, SHORT_TIME)
+    replies, seconds = _extend(stats["replies"], n), _extend(stats["seconds"], n)
+    known = (replies > 0) & (seconds > 0)
+    return _fill_unknown(seconds, known, SHORT_TIME)
+
+
+def _extend(values: FloatArray, n: int) -> FloatArray:
+    """Return a copy, with zeros for clients that are new."""
+    return np.append(values, np.zeros(max(n - values.size, 0)))
 
 
 def _fill_unknown(values: FloatArray, known: NDArray[np.bool_], quantile: float) -> FloatArray:

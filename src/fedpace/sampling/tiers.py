@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from fedpace.sampling.design import (
     present_clients,
     raise_to_floors,
 )
+from fedpace.sampling.order import stable_order
 from fedpace.sampling.solvers.solution import Solution
 
 # Places on the circle nearer to each other than this, times K, are one: they differ by rounding.
@@ -76,10 +78,13 @@ class Outcomes:
         >>> outcomes.largest(np.array([3.0, 5.0, 2.0, 1.0]))
         array([5., 3., 1.])
         """
-        sizes = np.array([each.size for each in cumulated])
+        return cls.of_joined(np.concatenate(cumulated), np.array([each.size for each in cumulated]))
+
+    @classmethod
+    def of_joined(cls, ends: FloatArray, sizes: IntArray) -> Outcomes:
+        """As `of`, given the cumulated π of all tiers one after the other, and their sizes."""
         tiers = np.repeat(np.arange(sizes.size), sizes)
         opening = np.cumsum(sizes) - sizes
-        ends = np.concatenate(cumulated)
         near = ROUNDING * max(float(ends.max()), 1.0)
         low, counts, last = _samples(ends % 1.0, tiers, opening, near)
         base = np.cumsum(counts) - counts
@@ -144,7 +149,8 @@ def _samples(
 
     A tier has one sample from u = 0 on, and one more from every other place on.
     """
-    order = np.lexsort((place, tiers))
+    order = stable_order(place)
+    order = order[stable_order(tiers[order])]
     ranked = place[order]
     before = np.append(0.0, ranked[:-1])
     before[opening] = 0.0
@@ -160,6 +166,8 @@ def _samples(
     return low, counts, sample
 
 
+# Most zeros with which parts are padded to the same size, as a factor of what is there.
+PADDED = 4
 # Sums of inclusion probabilities this close to an integer are treated as that integer.
 NEAR_INTEGER = 1e-9
 # Smallest inclusion probability that `inclusion_probabilities` returns. Clients with smaller ones
@@ -265,12 +273,12 @@ class Tiered(BaseDesign):
     @cached_property
     def order(self) -> IntArray:
         """The clients tier by tier, ascending within each."""
-        return np.argsort(self.tiers, kind="stable")
+        return stable_order(self.tiers)
 
     @cached_property
     def outcomes(self) -> Outcomes:
         """All samples, tier by tier, with clients in the order of `order`."""
-        return Outcomes.of(self._cumulated)
+        return Outcomes.of_joined(self._cumulated, np.diff(self._edges))
 
     def draw(self, rng: np.random.Generator) -> Draw:
         """Draw a tier, unless `turn` is set, and clients from it."""
@@ -301,8 +309,9 @@ class Tiered(BaseDesign):
         if self.turn is None:
             return float(self.chances @ self.tier_times(times))
         t = one_per_client("times", positive_column("times", times), self.n)
-        alone = Outcomes.of([self._cumulated[self.turn]])
-        return float(alone.mean(alone.largest(t[self._members[self.turn]]))[0])
+        members = self._part(self.turn)
+        alone = Outcomes.of([self._cumulated[members]])
+        return float(alone.mean(alone.largest(t[self.order[members]]))[0])
 
     def variance_term(self, profile: Profile) -> float:
         """Return S = Σ_i p_i² G_i² (K / (m_g π_i) − K + 1).
@@ -364,22 +373,27 @@ class Tiered(BaseDesign):
         return np.cumsum(self.chances)
 
     @cached_property
-    def _members(self) -> list[IntArray]:
-        counts = np.bincount(self.tiers, minlength=self.chances.size)
-        return np.split(self.order, np.cumsum(counts)[:-1])
+    def _edges(self) -> IntArray:
+        """Where each tier begins in `order`, and the end."""
+        return np.append(0, np.cumsum(np.bincount(self.tiers, minlength=self.chances.size)))
+
+    def _part(self, tier: int) -> slice:
+        """Return the part of `order` that is a tier."""
+        return slice(*self._edges[tier : tier + 2].tolist())
 
     @cached_property
-    def _cumulated(self) -> list[FloatArray]:
-        """Cumulative π of each tier; a total near an integer is set to it."""
-        cumulated = [np.cumsum(self.inclusion[members]) for members in self._members]
-        for each in cumulated:
-            nearest = np.round(each[-1])
-            if abs(each[-1] - nearest) < NEAR_INTEGER:
-                each[-1] = nearest
+    def _cumulated(self) -> FloatArray:
+        """Cumulative π within each tier, in `order`; a total near an integer is set to it."""
+        cumulated = cumulate(self.inclusion[self.order], self._edges)
+        totals = cumulated[self._edges[1:] - 1]
+        nearest = np.round(totals)
+        near = np.abs(totals - nearest) < NEAR_INTEGER
+        cumulated[self._edges[1:] - 1] = np.where(near, nearest, totals)
         return cumulated
 
     def _sample(self, tier: int, u: float) -> Draw:
-        members, cumulated = self._members[tier], self._cumulated[tier]
+        part = self._part(tier)
+        members, cumulated = self.order[part], self._cumulated[part]
         points = np.arange(u, cumulated[-1])
         # Rounding may move the last point to the end, and two points into one part.
         places = np.minimum(np.searchsorted(cumulated, points, side="right"), members.size - 1)
@@ -410,6 +424,26 @@ class Systematic(Tiered):
     ) -> None:
         n = np.size(weights)
         super().__init__(np.zeros(n, int), [1.0], inclusion, weights, solution=solution)
+
+
+def cumulate(values: FloatArray, edges: IntArray) -> FloatArray:
+    """Return the sums of the values from the beginning of each part on.
+
+    Parts of similar size are added up as the rows of a matrix, padded with zeros.
+
+    >>> cumulate(np.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 1, 4]))
+    array([1., 2., 5., 9.])
+    """
+    sizes = np.diff(edges)
+    width = int(sizes.max())
+    if sizes.size * width > PADDED * values.size:
+        parts = pairwise(edges.tolist())
+        return np.concatenate([np.cumsum(values[begin:end]) for begin, end in parts])
+    filled = np.arange(width) < sizes[:, None]
+    rows = np.zeros(filled.shape)
+    rows[filled] = values
+    sums: FloatArray = np.cumsum(rows, axis=1)[filled]
+    return sums
 
 
 def inclusion_probabilities(shape: FloatArray, tiers: IntArray, k: int) -> FloatArray:

@@ -14,6 +14,7 @@ from fedpace.checks import FloatArray
 
 if TYPE_CHECKING:
     from fedpace.sampling.dispatch import BaseDispatch, InTurn
+from fedpace.sampling.order import stable_order
 
 # A client is due when its credit reaches 1; a turn normally costs 1.
 DUE = 1.0
@@ -256,7 +257,7 @@ class _Queue:
     def _go_on(self) -> None:
         """Find the first of the array that is still in."""
         if self._place < 0:
-            order = np.argsort(self._keys, kind="stable")
+            order = stable_order(self._keys)
             self._keys, self._clients, self._place = self._keys[order], self._clients[order], 0
         while self._place < self._keys.size and not self._within[self._clients[self._place]]:
             self._place += 1

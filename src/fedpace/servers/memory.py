@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 from fedpace.checks import FloatArray, IntArray
 from fedpace.errors import InputError
 from fedpace.training.server import BaseServer
-from fedpace.training.updates import RoundUpdates, add_weighted, blocks, latest_of_each
+from fedpace.training.updates import (
+    RoundUpdates,
+    add_weighted,
+    blocks,
+    empty_model,
+    latest_of_each,
+)
 
 log = logging.getLogger("fedpace")
 
@@ -125,7 +131,7 @@ class Memory(BaseServer):
             return add_weighted(parameters, weights, updates.reply.updates), state
         rest, factors = self._factors(beta, state, updates)
         agreed, squares, lengths = np.zeros((3, slots.size))
-        after = np.empty_like(parameters)
+        after = empty_model(parameters.size)
         for piece in blocks(2 * slots.size, parameters.size):
             latest, before = updates.directions(piece), _recall(state, slots, piece)
             step = draw.weights @ (latest - beta * before)

@@ -131,7 +131,9 @@ class SynchronousTraining(Training):
             self._show(
                 updates._replace(probes=drawn.probing.probes, times=self.backend.usual_times)
             )
-            return self._finish(self._row(drawn._replace(draw=asked), reply, updates.draw))
+            row = self._row(drawn._replace(draw=asked), reply, updates.draw)
+            del drawn, reply, updates  # the memory of large models, before the next is packed
+            return self._finish(row)
 
     def advance(self) -> list[Row]:
         """Do one round."""

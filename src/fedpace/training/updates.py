@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ Floating = TypeVar("Floating", bound=np.floating[Any])
 
 # Numbers in a block: what is computed of it in float64 stays in the processor's cache, 1 MB.
 BLOCK = 2**17
+# Models with more numbers than this take the memory of a former one.
+REUSED = 2**20
 # Numbers whose squares are added up in single precision.
 SHORT = 1024
 
@@ -161,7 +163,7 @@ def add_weighted(
     size = rows.shape[1]
     if rows.dtype == np.float32:
         weights = weights.astype(np.float32)
-    total = np.empty(size)
+    total = empty_model(size)
     for piece in blocks(len(rows), size):
         # Of one row the product with a matrix is slow.
         found = weights @ rows[:, piece] if len(rows) != 1 else weights[0] * rows[0, piece]
@@ -170,6 +172,32 @@ def add_weighted(
         else:
             np.add(base[piece], found, out=total[piece])
     return total
+
+
+class _Kept:
+    """Memory of a model, kept for the next one of its size when the array is no longer used."""
+
+    spare: ClassVar[list[FloatArray]] = []
+
+    def __init__(self, values: FloatArray) -> None:
+        self._values = values
+        self.__array_interface__ = values.__array_interface__
+
+    def __del__(self) -> None:
+        self.spare[:] = [self._values]
+
+
+def empty_model(size: int) -> FloatArray:
+    """Return an array for a model; a large one in the memory of one that is no longer used.
+
+    The system clears new memory, which costs more than to combine the updates.
+    """
+    if size <= REUSED:
+        return np.empty(size)
+    spare = _Kept.spare
+    found = spare.pop() if spare else None
+    values = np.empty(size) if found is None or found.size != size else found
+    return np.asarray(_Kept(values))
 
 
 @np.errstate(over="ignore", invalid="ignore")

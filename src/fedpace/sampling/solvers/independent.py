@@ -18,6 +18,7 @@ from fedpace.checks import FloatArray, IntArray, positive_count, short_repr
 from fedpace.errors import InputError
 from fedpace.profile import Profile
 from fedpace.sampling.independent import Bounded, Independent, clip_to_sum, sorted_slowest
+from fedpace.sampling.order import stable_order
 from fedpace.sampling.solvers.max_time import LARGE, solve_max_time
 from fedpace.sampling.solvers.mean_time import falling_root, unit_importance
 from fedpace.sampling.solvers.shares import first_positive
@@ -94,7 +95,7 @@ def solve_independent(
     if max_weight is not None:
         check_cap("max_weight", max_weight, k)
         floors = np.minimum(profile.weights / max_weight, 1.0)
-    order = np.argsort(profile.times, kind="stable")
+    order = stable_order(profile.times)
     problem = _problem(profile, k, floors, order)
     mean = problem.mean_time(problem.relative, problem.constant / problem.k)
     best = _Descent(mean.inclusion, problem.objective(mean.inclusion), mean.seen, mean.converged)
@@ -223,7 +224,7 @@ class _Problem(NamedTuple):
     def starts(self, profile: Profile, max_weight: float | None) -> list[FloatArray]:
         """Return points to descend from: the optimum with replacement, and the mean-time family."""
         fleet = (profile.weights, profile.times, profile.grad_norms, profile.beta_over_alpha)
-        order = np.argsort(profile.times, kind="stable")
+        order = stable_order(profile.times)
         q = solve_max_time(*fleet, self.k, max_weight=max_weight).q[order]
         replaced = clip_to_sum(q, self.floors, self.total).values
         if profile.n > LARGE:

@@ -17,6 +17,7 @@ from fedpace.checks import FloatArray, IntArray, number, positive_count
 from fedpace.errors import InputError
 from fedpace.profile import Profile, stand_in
 from fedpace.sampling.design import normalise
+from fedpace.sampling.order import stable_order
 from fedpace.sampling.solvers.max_time import solve_max_time
 from fedpace.sampling.solvers.mean_time import Tilt, solve_mean_time, solve_tilt
 from fedpace.sampling.solvers.solution import NOTHING_LEFT, Solution, check_cap, residual
@@ -100,7 +101,7 @@ def solve_tiers(
     if max_weight is not None:
         check_cap("max_weight", max_weight, k)
     caps = (max_weight, _round_cap(max_round_weight))
-    order = np.argsort(profile.times, kind="stable")
+    order = stable_order(profile.times)
     norms = stand_in(profile.grad_norms)
     taught = Profile(profile.weights, profile.times, norms, profile.beta_over_alpha)
     problem = _Problem(taught, k, *caps, _coherence(coherence), order)
@@ -132,7 +133,7 @@ def tiers_by_time(times: FloatArray, count: int) -> IntArray:
     >>> tiers_by_time(np.array([3.0, 1.0, 2.0, 9.0]), 2)
     array([1, 0, 0, 1])
     """
-    return _tiers(np.argsort(times, kind="stable"), count)
+    return _tiers(stable_order(times), count)
 
 
 def least_moment(importance: FloatArray, tiers: IntArray, inclusion: FloatArray) -> float:
