@@ -362,6 +362,15 @@ def test_a_ratio_beyond_the_limits_of_shares_still_lowers_k() -> None:
     assert chosen.k > 1
 
 
+@pytest.mark.parametrize(("k", "heaviest"), [(1, 1.5), (2, 2.0), (4, 3.0)])
+def test_rounds_of_a_chosen_k_weigh_no_more_than_with_that_k_alone(k: int, heaviest: float) -> None:
+    times = np.append(np.full(8, 0.1), np.full(8, 50.0))
+    profile = Profile(np.full(16, 1 / 16), times, np.ones(16))
+    design, _ = Pace(k=4, k_max=8)._solve_tiers(k, 3.0, 1.0, 3.0, profile)
+    held = np.bincount(design.tiers, design.weights)
+    assert (held / design.chances).max() == pytest.approx(heaviest)
+
+
 def test_without_a_limit_k_stays_as_it_is() -> None:
     assert Pace(k=3)._choices(100) == [3]
 

@@ -265,6 +265,8 @@ class Pace(BasePace):
         importance, cap = profile.importance, self.max_weight
         if cap is not None and k < self.k:  # no weight can be below 1/K
             cap = max(cap, 1 / k)
+        if self.k_max is not None:  # the cap on rounds that K = k would have by itself
+            step = min(step, max(self.round_weights[0], k))
         # In the unit of S, which is K times E‖u‖² up to a constant.
         ratio = k * lean * unit + (k - 1) * float(importance @ importance)
         found = solve_tiers(
