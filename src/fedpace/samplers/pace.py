@@ -41,6 +41,8 @@ from fedpace.training.updates import RoundUpdates
 
 # Cap on the weight of a round, at first and at most: longer steps overshoot.
 ROUND_WEIGHTS = (1.5, 10.0)
+# Largest weight of a round for each client of a chosen K: heavier rounds of few clients are noise.
+CHOSEN_WEIGHT = 2.0
 # Solve as soon as a client has answered for the first time; in large fleets, this part of all.
 NEW_PART = 0.01
 
@@ -265,8 +267,8 @@ class Pace(BasePace):
         importance, cap = profile.importance, self.max_weight
         if cap is not None and k < self.k:  # no weight can be below 1/K
             cap = max(cap, 1 / k)
-        if self.k_max is not None:  # the cap on rounds that K = k would have by itself
-            step = min(step, max(self.round_weights[0], k))
+        if self.k_max is not None:
+            step = min(step, CHOSEN_WEIGHT * k)
         # In the unit of S, which is K times E‖u‖² up to a constant.
         ratio = k * lean * unit + (k - 1) * float(importance @ importance)
         found = solve_tiers(
