@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpace.errors import InputError
-from fedpace.samplers.rivals.uniform import FedAU, FedStale
+from fedpace.samplers.rivals.candidates import FedAU, FedStale
 from fedpace.sampling.design import Draw
 from fedpace.servers.build import server_for
 from fedpace.servers.memory import Memory
