@@ -300,6 +300,7 @@ def main() -> None:
     if not 1 <= options.nodes <= MOST_NODES and not options.simulated:
         parser.error(f"--nodes must be from 1 to {MOST_NODES}, got {options.nodes}")
     app = options.app.resolve()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that its processes end, too
     simulated = options.nodes if options.simulated else 0
     with (
         tempfile.TemporaryDirectory() as folder,
