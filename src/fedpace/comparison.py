@@ -228,6 +228,7 @@ def compare(
     out: str | Path = "runs",
     loss: Any = None,
     metric: Any = None,
+    device: str | None = None,
     test_share: float = 0.1,
     name: str = "own",
     processes: int | None = None,
@@ -264,6 +265,8 @@ def compare(
         Directory for the runs and the report.
     loss, metric : str or function, optional
         For PyTorch modules: see `TorchModel`.
+    device : str, optional
+        Where a PyTorch module trains: cuda, mps, cpu, or auto for the best there is.
     test_share : float
         Share of a pair that is held back for testing: its last rows.
     name : str
@@ -297,8 +300,11 @@ def compare(
     names = [each.strip() if isinstance(each, str) else each for each in names]
     numbers = _seeds(seeds)
     split = clients if isinstance(clients, Split) else split_of(clients, test_share=test_share)
-    made = model_for(model, split.train, loss=loss, metric=metric)
-    study = validate(_values(name, split, model, loss, metric, times, target, settings), name)
+    made = model_for(model, split.train, loss=loss, metric=metric, device=device)
+    values = _values(name, split, model, loss, metric, times, target, settings)
+    if device is not None:
+        values["model"]["device"] = device
+    study = validate(values, name)
     folder, printed = Path(out), ProgressLines()
     warn = printed.on_warning
     jobs = study_jobs(study, names, numbers)

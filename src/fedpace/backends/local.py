@@ -139,6 +139,11 @@ class LocalSteps:
         local = np.tile(sent, (rows.shape[1], 1)) if sent.ndim == 1 else sent.copy()
         if not isinstance(rate, float):
             rate = np.asarray(rate, dtype=model.dtype)[..., None]
+        if self == LocalSteps(self.count, self.batch):
+            found = model.run_steps(sent, x, y, rows, rate)
+            if found is not None:
+                updates, sums = found
+                return LocalUpdates(updates.astype(np.float64), np.sqrt(sums / self.count))
         gradient = np.empty_like(local)
         squares = np.zeros(rows.shape[1])
         step = self._step_function(model, sent, rate)

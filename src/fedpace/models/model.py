@@ -63,6 +63,21 @@ class BaseModel:
         """Change `parameters` in place by one step; if defined, used instead of `gradients`."""
         raise NotImplementedError(_undefined(self, "step"))
 
+    def run_steps(
+        self,
+        sent: AnyFloats,  # noqa: ARG002
+        x: AnyFloats,  # noqa: ARG002
+        y: Labels,  # noqa: ARG002
+        rows: NDArray[np.int64],  # noqa: ARG002
+        rate: float | AnyFloats,  # noqa: ARG002
+    ) -> tuple[AnyFloats, FloatArray] | None:
+        """Take all plain SGD steps of m clients where the model's arrays are, such as on a GPU.
+
+        Return w_i − w, (m, P), and each client's sum of squared gradient norms. By default None:
+        then `gradients` is called for every step. `sent` is (P,) or (m, P), `rows` (E, m, batch).
+        """
+        return None
+
     @property
     def takes_own_steps(self) -> bool:
         """Whether `step` is defined."""
@@ -113,6 +128,7 @@ def as_model(
     classes: int | None,
     loss: Any = None,
     metric: Any = None,
+    device: str | None = None,
 ) -> BaseModel:
     """Return a model for `given`, or for what it makes if it is a function.
 
@@ -123,7 +139,7 @@ def as_model(
     shape, classes : tuple of int, int or None
         Of one sample, and how many classes y has, None for other labels: a scikit-learn model
         takes its size from these.
-    loss, metric : str or function, optional
+    loss, metric, device : str or function, optional
         For PyTorch modules only: see `TorchModel`.
     """
     made = given
@@ -134,10 +150,12 @@ def as_model(
 
         module = made if made is given else given
         # One thread: runs share the cores, and numbers must not depend on the number of threads.
-        return TorchModel(module, loss=loss, metric=metric, threads=1)
-    if loss is not None or metric is not None:
-        what = "loss" if loss is not None else "metric"
-        got = f"{loss if loss is not None else metric!r:.60} for a {type(made).__name__}"
+        return TorchModel(module, loss=loss, metric=metric, threads=1, device=device)
+    named = {"loss": loss, "metric": metric, "device": device}
+    for what, value in named.items():
+        if value is None:
+            continue
+        got = f"{value!r:.60} for a {type(made).__name__}"
         raise InputError(f"{what} must be left out, got {got}; only PyTorch modules take one")
     if _is_estimator(made):
         from fedpace.models.sklearn_model import sklearn_model

@@ -23,9 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedpace.models import torch_modules
-
-# Samples per pass when all are evaluated: activations stay in the cache.
-AT_ONCE = 512
+from fedpace.models.torch_device import AT_ONCE, place_named
 
 
 class TorchModel(BaseModel):
@@ -62,6 +60,11 @@ class TorchModel(BaseModel):
     threads : int ≥ 1, optional
         PyTorch's threads while it works here; its own setting by default. The last digits may
         depend on it.
+    device : str, optional
+        cuda, cuda:1, mps, cpu, or auto for the best there is. Data stay there; in a round the
+        model goes there once and the updates come back once, with plain SGD. Other optimisers,
+        clipping, weight decay and FedProx move arrays in every step. By default PyTorch shares
+        NumPy's arrays on the CPU, without a move.
 
     Examples
     --------
@@ -84,11 +87,15 @@ class TorchModel(BaseModel):
         metric: torch_modules.Loss | str | None = None,
         stacked: bool | None = None,
         threads: int | None = None,
+        device: str | None = None,
     ) -> None:
+        self.place = place_named(device)
         self._make = None if isinstance(module, nn.Module) or not callable(module) else module
         made = module if self._make is None else torch_modules.make_seeded(0, self._make)
         self._module = torch_modules.own_copy(made)
         self.architecture = repr(self._module)
+        if self.place is not None:
+            self._module.to(self.place.device)
         self._parameters = torch_modules.trainable(self._module)
         self._running = torch_modules.running_statistics(self._module)
         self._own: dict[str, Tensor] = {**self._parameters, **self._running}
@@ -100,7 +107,8 @@ class TorchModel(BaseModel):
         self._tokens = torch_modules.takes_tokens(self._module)
         self._loss = torch_modules.loss_of(loss)
         self._metric = torch_modules.metric_of(metric, loss)
-        loops = stacked is None and torch_modules.has_convolutions(self._module)
+        slow = self.place is None or self.place.device.type == "cpu"
+        loops = stacked is None and slow and torch_modules.has_convolutions(self._module)
         # Running statistics are written while a batch passes, which cannot be vectorised.
         self.stacked = False if loops or self._running else stacked
         self._threads = None if threads is None else positive_count("threads", threads)
@@ -120,13 +128,13 @@ class TorchModel(BaseModel):
         """Return a module's parameters as one vector."""
         with torch.no_grad():
             own = torch_modules.trainable(module) | torch_modules.running_statistics(module)
-            return torch.cat([each.reshape(-1).double() for each in own.values()]).numpy()
+            return torch.cat([each.reshape(-1).cpu().double() for each in own.values()]).numpy()
 
     def module(self, parameters: FloatArray) -> nn.Module:
         """Return a copy of the module that holds these parameters, ready to evaluate or save."""
         self._load(parameters)
         copy: nn.Module = deepcopy(self._module)
-        return copy.eval()
+        return copy.cpu().eval()
 
     def with_parameters(self, parameters: FloatArray) -> nn.Module:
         """Return the module."""
@@ -153,7 +161,8 @@ class TorchModel(BaseModel):
         self._module.train()
         with self._own_threads():
             if self.stacked is None:
-                self.stacked = self._can_stack(parameters, x, y, out)
+                self._seed_from(parameters, x, y)
+                self.stacked = self._can_stack(lambda: self._all_gradients(parameters, x, y, out))
             if self.stacked:
                 self._all_gradients(parameters, x, y, out)
             else:
@@ -183,54 +192,135 @@ class TorchModel(BaseModel):
         return torch_modules.one_per_sample("loss", self._loss(outputs, y), len(y))
 
     def _gradient(self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats) -> None:
-        _seed_from(parameters, x, y)
+        self._seed_from(parameters, x, y)
         self._load(parameters)
-        loss = self._losses(self._module(_tensor(x)), _tensor(y)).mean()
+        loss = self._losses(self._module(self._tensor(x)), self._tensor(y)).mean()
         found = torch.autograd.grad(loss, [*self._parameters.values()], materialize_grads=True)
         after = [each.detach().float() for each in self._running.values()]
-        torch.cat([each.reshape(-1) for each in [*found, *after]], out=torch.from_numpy(out))
+        parts = [each.reshape(-1) for each in [*found, *after]]
+        if self.place is None:
+            torch.cat(parts, out=torch.from_numpy(out))
+        else:
+            out[:] = self.place.fetch(torch.cat(parts))
 
     def _all_gradients(
         self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats
     ) -> None:
-        _seed_from(parameters, x, y)
+        self._seed_from(parameters, x, y)
+        found = self._stacked(*map(self._tensor, (parameters, x, y)))
+        if self.place is None:
+            torch.from_numpy(out).copy_(found)
+        else:
+            out[:] = self.place.fetch(found)
+
+    def _stacked(self, vectors: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the gradients of all clients, in one vectorised call."""
 
         def mean_loss(vector: Tensor, x: Tensor, y: Tensor) -> Tensor:
             outputs = functional_call(self._module, self._views(vector), (x,))
             return self._losses(outputs, y).mean()
 
-        stacked = vmap(grad(mean_loss), randomness="different")
-        torch.from_numpy(out).copy_(stacked(*map(_tensor, (parameters, x, y))))
+        found: Tensor = vmap(grad(mean_loss), randomness="different")(vectors, x, y)
+        return found
 
-    def _can_stack(self, parameters: AnyFloats, x: AnyFloats, y: Labels, out: AnyFloats) -> bool:
+    def _alone(self, vector: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the gradient of one client, and its running statistics after the batch."""
+        own = self._views(vector)
+        leaves = {name: own[name].detach().requires_grad_() for name in self._parameters}
+        running = {name: own[name].detach().clone() for name in self._running}
+        with torch.enable_grad():
+            outputs = functional_call(self._module, leaves | running, (x,))
+            loss = self._losses(outputs, y).mean()
+        found = torch.autograd.grad(loss, [*leaves.values()], materialize_grads=True)
+        return torch.cat([each.reshape(-1) for each in (*found, *running.values())])
+
+    def run_steps(
+        self,
+        sent: AnyFloats,
+        x: AnyFloats,
+        y: Labels,
+        rows: NDArray[np.int64],
+        rate: float | AnyFloats,
+    ) -> tuple[AnyFloats, FloatArray] | None:
+        """Return updates and Σ ‖g‖² of the steps on the device; None without one.
+
+        The models, the rows and, if there are several, the rates go there; one array comes back.
+        """
+        place, clients = self.place, rows.shape[1]
+        if place is None:
+            return None
+        self._module.train()
+        count = sum(each.numel() for each in self._parameters.values())
+        all_x, all_y = place.keep(x), place.keep(y)
+        with self._own_threads(), torch.no_grad():
+            start = place.send(sent)
+            start = start if start.ndim == 2 else start.expand(clients, -1)
+            chosen = place.send(rows)
+            rates: Any = rate if isinstance(rate, float) else place.send(np.asarray(rate))
+            local, squares = start.clone(), torch.zeros(clients, device=place.device)
+            digest = zlib.crc32(sent[..., -256:].tobytes())
+            for step, each in zip(rows, chosen, strict=True):
+                gradient = self._on_device(local, all_x[each], all_y[each], step, digest)
+                running = gradient[:, count:].clone()
+                gradient[:, count:] = 0
+                squares += gradient.square().sum(dim=1)
+                local -= rates * gradient
+                local[:, count:] = running
+            found = place.fetch(torch.cat([local - start, squares[:, None]], dim=1))
+        return found[:, :-1], found[:, -1].astype(np.float64)
+
+    def _on_device(
+        self, local: Tensor, x: Tensor, y: Tensor, rows: NDArray[np.int64], digest: int
+    ) -> Tensor:
+        """Return the gradients of a step; random layers are seeded by the rows of each client."""
+        torch.manual_seed(zlib.crc32(rows.tobytes(), digest))
+        if self.stacked is None:
+            self.stacked = self._can_stack(lambda: self._stacked(local, x, y))
+        if self.stacked:
+            return self._stacked(local, x, y)
+        found = []
+        for place in range(len(local)):
+            torch.manual_seed(zlib.crc32(rows[place].tobytes(), digest))
+            found.append(self._alone(local[place], x[place], y[place]))
+        return torch.stack(found)
+
+    def _can_stack(self, attempt: Callable[[], object]) -> bool:
         """Say whether the module can be vectorised, fast, and without drawing random numbers."""
-        _seed_from(parameters, x, y)
-        before = torch.get_rng_state()
+        before = self._random_state()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # PyTorch warns of operations that it would loop
-                self._all_gradients(parameters, x, y, out)
+                attempt()
         except (RuntimeError, Warning):
             return False
-        return torch.equal(before, torch.get_rng_state())
+        return torch.equal(before, self._random_state())
+
+    def _random_state(self) -> Tensor:
+        """Return PyTorch's random state, with that of the device."""
+        devices = [] if self.place is None else self.place.random_devices
+        states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(each) for each in devices)]
+        return torch.cat(states)
 
     def _evaluate(
         self, parameters: FloatArray, x: AnyFloats, y: Labels, measure: torch_modules.Loss
     ) -> NDArray[Any]:
         self._module.eval()
         self._load(parameters)
-        found = []
+        place, found = self.place, []
+        there = [_tensor(each) if place is None else place.keep(each) for each in (x, y)]
+        at_once = AT_ONCE if place is None else place.at_once
         with self._own_threads(), torch.inference_mode():
-            parts = (torch.split(_tensor(each), AT_ONCE) for each in (x, y))
-            for inputs, labels in zip(*parts, strict=True):
+            parts = [torch.split(each, at_once) for each in there]
+            here = torch.split(_tensor(y), at_once)  # looked at without a move
+            for inputs, labels, known in zip(*parts, here, strict=True):
                 outputs = self._module(inputs)
-                torch_modules.check_classes(outputs, labels)
+                torch_modules.check_classes(outputs, known)
                 found.append(measure(outputs, labels))
-        return torch.cat(found).numpy()
+        return torch.cat(found).numpy() if place is None else place.fetch(torch.cat(found))
 
     def _load(self, parameters: AnyFloats) -> None:
         """Write a flat vector into our own copy of the module."""
-        vector = _tensor(np.asarray(parameters, dtype=np.float32))
+        vector = self._tensor(np.asarray(parameters, dtype=np.float32))
         with torch.no_grad():
             for name, value in self._views(vector).items():
                 self._own[name].copy_(value)
@@ -241,6 +331,17 @@ class TorchModel(BaseModel):
         parts = torch.split(vector, [each.numel() for each in own.values()])
         return {name: part.view(own[name].shape) for name, part in zip(own, parts, strict=True)}
 
+    def _seed_from(self, parameters: AnyFloats, x: AnyFloats, y: Labels) -> None:
+        """Seed random layers from parameters and batch; a part of them distinguishes steps."""
+        digest = zlib.crc32(x[:1].tobytes(), zlib.crc32(y.tobytes()))
+        digest = zlib.crc32(parameters[..., -256:].tobytes(), digest)
+        seed = torch.default_generator.manual_seed if self.place is None else torch.manual_seed
+        seed(digest)
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        """Share an array with PyTorch, or send it to the device."""
+        return _tensor(array) if self.place is None else self.place.send(array)
+
     @contextmanager
     def _own_threads(self) -> Iterator[None]:
         """Use our number of threads, and leave PyTorch's threads and random state as they were."""
@@ -249,7 +350,8 @@ class TorchModel(BaseModel):
             torch.set_num_threads(self._threads)
         try:
             constant = torch_modules.constant_buffers(self._module, but=self._running)
-            with torch.random.fork_rng(devices=[]), constant:
+            devices = [] if self.place is None else self.place.random_devices
+            with torch.random.fork_rng(devices=devices), constant:
                 yield
         finally:
             torch.set_num_threads(before)
@@ -258,13 +360,6 @@ class TorchModel(BaseModel):
 def _tensor(array: NDArray[Any]) -> Tensor:
     """Share an array with PyTorch, which takes neither read-only ones nor negative strides."""
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
-
-
-def _seed_from(parameters: AnyFloats, x: AnyFloats, y: Labels) -> None:
-    """Seed random layers from parameters and batch; a part of them distinguishes steps."""
-    digest = zlib.crc32(x[:1].tobytes(), zlib.crc32(y.tobytes()))
-    digest = zlib.crc32(parameters[..., -256:].tobytes(), digest)
-    torch.default_generator.manual_seed(digest)
 
 
 def lenet5(classes: int = 10) -> nn.Sequential:

@@ -358,7 +358,9 @@ def _model(study: Study, features: int) -> BaseModel:
     from fedpace.models.torch_model import TorchModel, lenet5
 
     # One thread: runs share the cores between them, and the numbers do not depend on how many.
-    return TorchModel(partial(lenet5, classes), input_shape=(1, 28, 28), threads=1)
+    return TorchModel(
+        partial(lenet5, classes), input_shape=(1, 28, 28), threads=1, device=study.model.device
+    )
 
 
 def _logistic(study: Study, features: int, classes: int) -> Logistic:
@@ -440,13 +442,16 @@ def own_model(section: ModelSection, data: Split) -> BaseModel:
     for name, value in named.items():
         if value is not None and ":" in value:
             named[name] = find(value, {}, argument=name, group=GROUP)
-    return model_for(given, data.train, **named)
+    return model_for(given, data.train, **named, device=section.device)
 
 
-def model_for(given: Any, train: Shards, *, loss: Any = None, metric: Any = None) -> BaseModel:
+def model_for(
+    given: Any, train: Shards, *, loss: Any = None, metric: Any = None, device: str | None = None
+) -> BaseModel:
     """Return a user's model as a Model that fits the data."""
     classes = train.classes if train.y.dtype.kind == "i" and train.y.ndim == 1 else None
-    return as_model(given, shape=train.x.shape[1:], classes=classes, loss=loss, metric=metric)
+    named = {"loss": loss, "metric": metric, "device": device}
+    return as_model(given, shape=train.x.shape[1:], classes=classes, **named)
 
 
 def split_of(clients: Iterable[Any], *, test_share: float = 0.1) -> Split:

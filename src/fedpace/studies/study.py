@@ -150,6 +150,7 @@ class ModelSection(_Section):
 
     An own model has a `source`, file.py:name or module:name: a PyTorch module, a linear model of
     scikit-learn, a `BaseModel`, or a function that makes one; `loss` and `metric` are for PyTorch.
+    `device` is where PyTorch trains, lenet5 too: cuda, cuda:1, mps, cpu, or auto for the best.
     """
 
     kind: Literal["logistic", "lenet5", "small-cnn", "gru", "own"] = "logistic"
@@ -159,6 +160,7 @@ class ModelSection(_Section):
     source: str | None = None
     loss: str | None = None
     metric: str | None = None
+    device: str | None = None
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
@@ -166,6 +168,8 @@ class ModelSection(_Section):
             raise ValueError('an own model must have a source; write model = "file.py:make_model"')
         if self.kind != "own" and (self.loss or self.metric):
             raise ValueError(f"{self.kind} has its own loss and metric; leave them out")
+        if self.device and self.kind not in ("own", "lenet5"):
+            raise ValueError(f"{self.kind} trains with NumPy on the CPU; leave the device out")
         return self
 
 
