@@ -20,7 +20,7 @@ from fedpace.models.networks import Logistic
 from fedpace.models.torch_device import place_named
 from fedpace.models.torch_model import TorchModel, lenet5
 from fedpace.studies.build import model_of
-from fedpace.studies.study import changed, load_study
+from fedpace.studies.study import change, load_study
 
 ROUNDING = 2e-6
 
@@ -134,8 +134,8 @@ def test_devices_that_are_not_there_are_refused() -> None:
 
 def test_studies_set_the_device() -> None:
     with pytest.raises(InputError, match="leave the device out"):
-        changed(load_study("simulation-1"), ["model.device=cpu"])
-    made = model_of(changed(load_study("simulation-2"), ["model.device=cpu"]))
+        change(load_study("simulation-1"), ["model.device=cpu"])
+    made = model_of(change(load_study("simulation-2"), ["model.device=cpu"]))
     assert isinstance(made, TorchModel)
     assert made.place is not None
     assert made.size == TorchModel(lenet5).size

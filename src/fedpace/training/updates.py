@@ -194,10 +194,11 @@ def empty_model(size: int) -> FloatArray:
     """
     if size <= REUSED:
         return np.empty(size)
-    spare = _Kept.spare
-    found = spare.pop() if spare else None
-    values = np.empty(size) if found is None or found.size != size else found
-    return np.asarray(_Kept(values))
+    try:
+        values = _Kept.spare.pop()
+    except IndexError:
+        values = np.empty(size)
+    return np.asarray(_Kept(values if values.size == size else np.empty(size)))
 
 
 @np.errstate(over="ignore", invalid="ignore")
