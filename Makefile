@@ -69,6 +69,8 @@ bench: $(VENV)/.bench  ## Run the benchmarks; results with ratios in benchmarks/
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/rounds.py
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/rounds_scaling.py
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/million_clients.py
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/asynchronous.py --studies simulation-1
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/checkpoint_cost.py --model logistic
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/devices.py
 
 # The oldest Flower that we support, and the newest there is. Each environment is small: no PyTorch,
