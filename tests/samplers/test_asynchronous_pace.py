@@ -103,6 +103,14 @@ def test_the_length_of_steps_does_not_depend_on_the_clients_rate_once_it_is_meas
     assert ends[0] == pytest.approx(ends[1], rel=0.05)
 
 
+def test_a_rate_that_falls_does_not_bring_training_to_a_stop() -> None:
+    # By then 0.01 / (1 + r) is 1/30 of the rate; steps of that length would hardly move the model.
+    slow = trained(AsynchronousPace(3), steps=300, schedule=inverse(0.01)).history.rows
+    assert slow[-1].loss < 0.75 * slow[0].loss
+    plain = trained(AsynchronousPace(3, buffer=1), steps=300, schedule=inverse(0.01)).history.rows
+    assert slow[0].loss - slow[-1].loss > 3 * (plain[0].loss - plain[-1].loss)
+
+
 SCHEDULES: dict[str, Callable[[int], float]] = {
     "small": constant(0.003),
     "large": constant(1.0),

@@ -39,6 +39,7 @@ from fedpace.samplers.pace import (
 )
 from fedpace.samplers.solve import WARM_UP
 from fedpace.samplers.step import (
+    SHORTEST,
     MeasuredUpdates,
     StepSize,
     begin_step,
@@ -89,8 +90,8 @@ class AsynchronousPace(BasePace):
     progress, P3, which is exact here; its constant c is 2C ‖d̄‖², as measured. Then every update is
     a step, of γ = 2 / (λ (2A + κ ρ)), which follows from measured curvature, age and noise,
     whatever the clients' learning rate: see `update_step_size`. Where that falls as fast as
-    η_0 / (1 + r) does, steps follow it instead: see `updates_per_step`. If the loss diverges,
-    training goes on from its best model.
+    η_0 / (1 + r) does, steps follow it instead, down to a fifth of γ: see `updates_per_step`. If
+    the loss diverges, training goes on from its best model.
 
     Parameters
     ----------
@@ -218,9 +219,12 @@ class AsynchronousPace(BasePace):
         size, rate = state["size"], context.rate
         if self.buffer is not None or math.isnan(size["step"]):
             return plan._replace(buffer=self.buffer or self.k)
-        if not chosen and falls_fast(size, rate, context.round):
-            return plan._replace(buffer=updates_per_step(size, rate, self.k))
-        return plan._replace(buffer=1, step=size["step"])
+        if chosen or not falls_fast(size, rate, context.round):
+            return plan._replace(buffer=1, step=size["step"])
+        count, least = updates_per_step(size, rate, self.k), size["step"] / SHORTEST
+        if count == 1 and rate / size["rate"] * size["first"] < least:
+            return plan._replace(buffer=1, step=least)
+        return plan._replace(buffer=count)
 
     def _times(
         self, basis: Basis, context: SamplerContext, planned: LocalWork | None

@@ -34,8 +34,9 @@ PRIOR_NOISE, PRIOR_UPDATES, MOST_NOISE = 1.0, 2.0, 10.0
 RISE, RECOVERY = 0.2, 1.2
 # Updates in which λ falls by half at most, in units of C.
 HALVED = 20
-# A schedule falls fast if η/η_0 is at most (1 + r) to minus this power.
-FAST = 0.9
+# A schedule falls fast if η/η_0 is at most (1 + r) to minus this power. Steps that follow it are no
+# shorter than this part of γ, or training would stand still.
+FAST, SHORTEST = 0.9, 5.0
 
 
 class RoundWeightCap(TypedDict):
