@@ -324,6 +324,6 @@ def test_rounds_go_as_far_where_half_of_the_clients_are_away() -> None:
 def test_a_memory_of_clients_that_are_not_there_is_refused(name: str, number: int) -> None:
     state = remembered(beta=0.0)  # also while memory counts for nothing, before it is looked at
     state[name][1] = number  # type: ignore[literal-required]
-    draw = Draw(np.array([0]), np.array([1.0]))
+    draw = Draw(np.array([1]), np.array([1.0]))
     with pytest.raises(InputError, match=f"{name} of the server's memory must be from -1 to"):
         stepped(Memory(), state, np.zeros(SIZE), draw, np.ones((N, SIZE)))

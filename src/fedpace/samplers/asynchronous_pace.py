@@ -17,7 +17,7 @@ from fedpace.samplers.client_stats import (
     empty_update_stats,
     expected_norms,
     learn,
-    learn_from_updates,
+    learn_from_kept,
 )
 from fedpace.samplers.curvature import mean_direction
 from fedpace.samplers.local_work import (
@@ -158,17 +158,19 @@ class AsynchronousPace(BasePace):
         if self.local_steps == AUTO:
             state["work"] = learn_work(state["work"], updates, self.k)
         mean = mean_direction(state["curvature"], updates.weights)
-        state = learn_from_updates(state, updates)
-        state["size"] = self._learn_size(state, updates, mean)
+        used = drop_outliers(updates, state["norms"])
+        state = learn_from_kept(state, used)
+        state["size"] = self._learn_size(state, used, mean, updates.draw.clients.size)
         return state
 
     def _learn_size(
-        self, state: AsynchronousPaceState, updates: RoundUpdates, mean: FloatArray
+        self, state: AsynchronousPaceState, used: RoundUpdates, mean: FloatArray, count: int
     ) -> StepSize:
-        """Learn γ from what the updates have in common with the mean direction before them."""
-        size = begin_step(state["size"], updates.learning_rate, updates.mean_steps)
-        seen, count = state["curvature"], updates.draw.clients.size
-        used = drop_outliers(updates, state["norms"])
+        """Learn γ from what these of `count` updates have in common with the mean before them."""
+        size, seen = (
+            begin_step(state["size"], used.learning_rate, used.mean_steps),
+            state["curvature"],
+        )
         places = places_of(used.draw.clients, seen["clients"])
         last = np.zeros(places.size, dtype=np.bool_)
         last[latest_of_each(used.draw.clients)] = True
@@ -186,7 +188,7 @@ class AsynchronousPace(BasePace):
                 ages=count * (used.version - started.versions).astype(np.float64),
             ),
             at_once=self.k,
-            n=updates.weights.size,
+            n=used.weights.size,
             curvature=seen["bend"] / seen["moved"] if seen["moved"] > 0 else math.nan,
             pairs=seen["pairs"],
         )

@@ -226,8 +226,12 @@ Stats = TypeVar("Stats", bound=UpdateStats)
 
 
 def learn_from_updates(state: Stats, updates: RoundUpdates) -> Stats:
-    """Return the state with the norms and the curvature of these updates."""
-    updates = drop_outliers(updates, state["norms"])
+    """Return the state with the norms and the curvature of these updates, but for outliers."""
+    return learn_from_kept(state, drop_outliers(updates, state["norms"]))
+
+
+def learn_from_kept(state: Stats, updates: RoundUpdates) -> Stats:
+    """Return the state with the norms and the curvature of all of these updates."""
     state["rate"] = updates.learning_rate
     state["norms"] = update_norms(state["norms"], updates)
     curvature = compare_updates(state["curvature"], updates)

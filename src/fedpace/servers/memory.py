@@ -123,8 +123,8 @@ class Memory(BaseServer):
     def step(self, state: Remembered, updates: RoundUpdates) -> tuple[FloatArray, Remembered]:
         """Return the model after the step, and the memory with the new updates."""
         draw, parameters = updates.draw, updates.parameters
-        _check_slots(state, updates.weights.size)
         beta, slots = self._beta(state), _slots_of(state, draw.clients)
+        _check_slots(state, slots, updates.weights.size)
         rate = updates.step_length
         if not (room := self._room(updates)):
             weights = draw.weights * (rate / updates.scales)
@@ -180,10 +180,12 @@ class Memory(BaseServer):
         return _measured_beta(state) if self.beta is None else self.beta
 
 
-def _check_slots(state: Remembered, n: int) -> None:
+def _check_slots(state: Remembered, slots: IntArray, n: int) -> None:
     """Refuse a memory of clients and slots that are not there, as a crafted checkpoint may hold."""
-    for name, end in (("clients", n), ("slots", state["clients"].size)):
-        numbers = state[name]  # type: ignore[literal-required]
+    for name, numbers, end in (
+        ("clients", state["clients"], n),
+        ("slots", slots, state["clients"].size),
+    ):
         low, high = numbers.min(initial=-1), numbers.max(initial=-1)
         if low < -1 or high >= end:
             raise InputError(
@@ -259,7 +261,8 @@ def _find_slots(state: Remembered, clients: IntArray, room: int) -> IntArray:
     evicted = state["clients"][slots[new]]
     state["slots"][evicted[evicted >= 0]] = -1
     most = int(clients.max(initial=-1)) + 1 - state["slots"].size
-    state["slots"] = np.append(state["slots"], np.full(max(most, 0), -1))
+    if most > 0:
+        state["slots"] = np.append(state["slots"], np.full(most, -1))
     state["slots"][clients], state["clients"][slots] = slots, clients
     state["used"][slots] = np.arange(clients.size) + state["count"]
     state["count"] += clients.size
