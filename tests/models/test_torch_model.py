@@ -27,7 +27,8 @@ from fedpace.data.shards import Shards, Split
 from fedpace.errors import InputError
 from fedpace.models.model import BaseModel
 from fedpace.models.networks import Logistic
-from fedpace.models.torch_model import AT_ONCE, TorchModel
+from fedpace.models.torch_device import AT_ONCE
+from fedpace.models.torch_model import TorchModel
 from fedpace.sampling.design import WithReplacement
 from fedpace.seeds import Seeds
 from fedpace.times.round_times import Steady
