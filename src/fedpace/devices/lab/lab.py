@@ -139,7 +139,7 @@ def shared_rate(devices: DevicesSection, payload: int, time_scale: float) -> flo
     payloads, with their acknowledgements: one for two packets.
 
     >>> round(shared_rate(DevicesSection(link="shared:64", megabits=64.0), 81_640, 0.5))
-    349844
+    349503
     """
     assert devices.link is not None
     rounds = SharedLink.parse(devices.link).capacity / devices.megabits / time_scale
