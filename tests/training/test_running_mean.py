@@ -106,3 +106,20 @@ def test_training_that_diverges_goes_back_to_its_best_model() -> None:
     assert max(losses["pace"]) > 10 * losses["pace"][0]
     assert losses["pace"][-1] < losses["pace"][0]
     assert losses["fedasync"][-1] > 10 * losses["pace"][-1]
+
+
+def test_a_loss_that_is_not_measured_is_no_divergence() -> None:
+    class Silent(type(small_simulator())):  # type: ignore[misc]
+        """A fleet that measures no loss after the first steps."""
+
+        def evaluate(self, parameters: Any, *, due: bool = True) -> Evaluation | None:
+            found = super().evaluate(parameters, due=due)
+            count = self.__dict__["count"] = self.__dict__.get("count", 0) + 1
+            return found if count < 10 or found is None else found._replace(loss=np.nan)
+
+    calm = small_simulator(times=Steady(LARGER))
+    fields = {name: getattr(calm, name) for name in calm.__dataclass_fields__}
+    stop = Stop(rounds=200, blind=True)
+    how: dict[str, Any] = {"scheme": "pace", "stop": stop, "schedule": constant(0.03)}
+    silent, measured = run(Silent(**fields), **how), run(calm, **how)
+    assert calm.loss(silent.parameters) < 1.1 * measured.history.rows[-1].loss

@@ -384,7 +384,7 @@ class AsynchronousTraining(Training):
     def _return_to_best(self, loss: float) -> None:
         """Keep the model with the least loss; continue with it if the loss is far above the first.
 
-        The row keeps the loss that led to this.
+        The row keeps the loss that led to this. A loss of NaN was not measured.
         """
         running: RunningMean = self.state.running
         first = self.rows[0].loss
@@ -392,7 +392,7 @@ class AsynchronousTraining(Training):
         far = FAR if planned else FARTHER
         if loss < running["least"]:
             running["least"], running["best"] = loss, kept_model(self.state.handed_out)
-        elif running["best"].size and not loss <= first + far * abs(first):
+        elif running["best"].size and loss > first + far * abs(first):
             best = running["best"].astype(np.float64)
             self.state = self.state._replace(parameters=best, running=restart_mean(running))
 
