@@ -113,7 +113,7 @@ def test_a_loss_that_is_not_measured_is_no_divergence() -> None:
         """A fleet that measures no loss after the first steps."""
 
         def evaluate(self, parameters: Any, *, due: bool = True) -> Evaluation | None:
-            found = super().evaluate(parameters, due=due)
+            found: Evaluation | None = super().evaluate(parameters, due=due)
             count = self.__dict__["count"] = self.__dict__.get("count", 0) + 1
             return found if count < 10 or found is None else found._replace(loss=np.nan)
 
