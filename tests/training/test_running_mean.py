@@ -59,6 +59,21 @@ def test_what_is_handed_out_is_the_better_of_both_and_has_the_loss_of_the_histor
     assert backend.loss(mean) < backend.loss(latest)  # with single steps at this rate
 
 
+def test_the_accuracy_of_slow_clients_is_that_of_the_model_that_is_handed_out() -> None:
+    class Slow(type(small_simulator())):  # type: ignore[misc]
+        """A fleet whose accuracy of slow clients is the loss of the model."""
+
+        def evaluate(self, parameters: Any, *, due: bool = True) -> Evaluation | None:
+            found: Evaluation | None = super().evaluate(parameters, due=due)
+            self.slow_accuracy = np.nan if found is None else found.loss
+            return found
+
+    calm = small_simulator(times=Steady(LARGER))
+    backend = Slow(**{name: getattr(calm, name) for name in calm.__dataclass_fields__})
+    rows = run(backend).history.rows[1:]
+    assert [row.slow_accuracy for row in rows] == [row.loss for row in rows]
+
+
 def test_where_evaluating_is_no_simulation_the_mean_alone_is_evaluated() -> None:
     class Real(type(small_simulator())):  # type: ignore[misc]
         evaluates_any = False

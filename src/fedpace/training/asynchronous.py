@@ -370,13 +370,13 @@ class AsynchronousTraining(Training):
         if found is None:
             return None
         if free and mean.size and running["compared"] >= self._at_once:
-            running["compared"] = 0
-            latest = (
-                self.state.parameters if running["handed_out"] else np.asarray(mean, np.float64)
-            )
-            other = self.backend.evaluate(latest)
+            running["compared"], slow = 0, self.backend.slow_accuracy
+            parameters = self.state.parameters if running["handed_out"] else mean
+            other = self.backend.evaluate(np.asarray(parameters, dtype=np.float64))
             if other is not None and not other.loss >= found.loss:
                 running["handed_out"], found = not running["handed_out"], other
+            else:
+                self.backend.slow_accuracy = slow  # of the model that is handed out
         if self.sampler.returns_to_best:
             self._return_to_best(found.loss)
         return found
