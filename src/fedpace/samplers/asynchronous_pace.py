@@ -167,14 +167,13 @@ class AsynchronousPace(BasePace):
         self, state: AsynchronousPaceState, used: RoundUpdates, mean: FloatArray, count: int
     ) -> StepSize:
         """Learn γ from what these of `count` updates have in common with the mean before them."""
-        size, seen = (
-            begin_step(state["size"], used.learning_rate, used.mean_steps),
-            state["curvature"],
-        )
+        size = begin_step(state["size"], used.learning_rate, used.mean_steps)
+        seen = state["curvature"]
         places = places_of(used.draw.clients, seen["clients"])
-        last = np.zeros(places.size, dtype=np.bool_)
-        last[latest_of_each(used.draw.clients)] = True
-        used, places = used.only(last & (places >= 0)), places[last & (places >= 0)]
+        kept = np.zeros(places.size, dtype=np.bool_)
+        kept[latest_of_each(used.draw.clients)] = True
+        kept &= places >= 0
+        used, places = used.only(kept), places[kept]
         clients, started = used.draw.clients, used.started
         if started is None:
             return size

@@ -49,7 +49,7 @@ def begin_mean() -> RunningMean:
 def add_model(state: RunningMean, model: FloatArray, updates: int, at_once: int) -> RunningMean:
     """Return the state after a step of so many updates; the mean is changed in place.
 
-    With steps of so many updates it is the latest model, and is not kept.
+    With steps of all the updates that the mean is over, it is the latest model, and is not kept.
 
     >>> state = begin_mean()
     >>> for value in (1.0, 2.0, 6.0):
